@@ -1,7 +1,7 @@
 """What ``pgsluice dead`` does with a group's dead letters. Only NATS is needed; the worker need not run.
 
-A replay is a request: letters move from the worker's subject to its queue, and the worker applies them
-(``worker.dead_letters.replay``). A letter that is in both places, because a move was interrupted, counts as in the queue.
+A replay is a request, one message for each letter, and the worker applies them (``worker.dead_letters.replay``). Letters stay
+where they are: a request that was interrupted, is given twice or comes late does no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
-from pgsluice.worker.dead_letters.exclusions import touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
@@ -100,14 +99,13 @@ def discard(settings: GroupSettings, selection: Selection) -> None:
 
 
 async def ask_for_replay(stream: DeadLetterStream, selection: Selection) -> list[StoredLetter]:
-    """Moves those letters, and earlier ones of the same rows, to the worker's queue; returns all that are there then. Whoever was
-    interrupted may ask again. Raises UsageError when they cannot be meant."""
+    """Asks for those letters, and earlier ones of the same rows; returns all that are asked for then. Whoever was interrupted may
+    ask again. Raises UsageError when they cannot be meant."""
     letters = await stream.letters(selection.worker or None)
-    asked = with_earlier(selection.of(letters), letters)
+    asked = BlockedLetters(letters).with_earlier(selection.of(letters))
     for stored in asked:
         if not stored.is_queued:
-            await stream.publish(stored.letter, queue=True)
-            await stream.remove([stored])
+            await stream.ask(stored.letter)
     return asked
 
 
@@ -132,19 +130,6 @@ async def _wait_for_outcome(stream: DeadLetterStream, asked: Sequence[StoredLett
         raise TransientError(
             f"the worker has not come to an end with the replay in {wait_s:g} s", "see that it runs; the request stands"
         ) from None
-
-
-def with_earlier(chosen: Sequence[StoredLetter], letters: Sequence[StoredLetter]) -> list[StoredLetter]:
-    """``chosen``, and those before them of the same rows, in the order of their positions: so a row's changes are applied."""
-    wanted = {(stored.letter.worker, stored.letter.position) for stored in chosen}
-    rows: set[object] = set()
-    taken = []
-    for stored in reversed(letters):
-        touched = {(stored.letter.worker, row) for row in touched_rows(changes_of(stored.letter, 0))}
-        if (stored.letter.worker, stored.letter.position) in wanted or touched & rows:
-            taken.append(stored)
-            rows |= touched
-    return taken[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The group's dead-letter stream: what workers publish, what the command ``dead`` shows and moves.
+"""The group's dead-letter stream: what workers publish, what the command ``dead`` shows and asks for.
 
 A worker creates it when it has the first letter, as durable as the stream that the change came from. Letters are few (an option
 bounds them), so they are read as a whole.
@@ -6,9 +6,10 @@ bounds them), so they are read as a whole.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import nats.js.errors
 from nats.aio.client import Client
@@ -17,8 +18,9 @@ from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, STREAM_FULL
 from pgsluice.shared.broker.streams import StoredMessage, Stream, StreamState
 from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
 from pgsluice.shared.errors import Cause, TransientError
-from pgsluice.shared.wire.dead_letter import DeadLetter, chunk_of
+from pgsluice.shared.wire.dead_letter import LETTER_HEADER, POSITION_HEADER, DeadLetter, chunk_of, position_of
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Position
 
 MAX_BYTES = 1024 * 1024 * 1024
 """NATS reserves it. Enough for the letters of many workers: a row seldom has more than some kilobytes."""
@@ -29,15 +31,32 @@ _HEADER_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredLetter:
-    """A letter in the stream. ``sequences`` are its messages. ``is_queued``: the worker is asked to apply it."""
+    """A letter in the stream. ``sequences`` are its messages. ``is_queued``: the worker is asked to apply it. ``places`` are what
+    the worker noted before it applied it. ``others`` are all other messages about its change: requests, and what the letter was
+    before it was refused again."""
 
     letter: DeadLetter
     sequences: tuple[int, ...]
     is_queued: bool
+    places: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
 
     @property
     def last_sequence(self) -> int:
         return self.sequences[-1]
+
+    @property
+    def all_sequences(self) -> tuple[int, ...]:
+        """In the order in which they may be removed: whoever is interrupted leaves no letter of which is forgotten that it was
+        applied."""
+        return (*self.sequences, *self.others, *self.places)
+
+
+class Contents(NamedTuple):
+    """``strays`` are messages about letters that are gone."""
+
+    letters: list[StoredLetter]
+    strays: list[int]
 
 
 class DeadLetterStream(Stream):
@@ -59,43 +78,56 @@ class DeadLetterStream(Stream):
         compression = StreamCompression(model.compression or StreamCompression.NONE)
         return await self.ensure(StreamSettings(model.num_replicas or 1, tags, size, compression, retention_s=0))
 
-    async def publish(self, letter: DeadLetter, *, queue: bool = False) -> StoredLetter:
-        """Stored when it returns. ``queue``: the worker is asked to apply it."""
-        subject = self._names.replay_subject(letter.worker) if queue else self._names.dead_subject(letter.worker)
-        sequences = []
-        for headers, data in letter.messages(self._client.max_payload - _HEADER_BYTES, "/replay" if queue else ""):
-            try:
-                sequences.append((await self._jetstream.publish(subject, data, headers=headers)).seq)
-            except nats.js.errors.APIError as error:
-                raise TransientError(
-                    f"stream {self.name} does not take a dead letter ({error.description})",
-                    "replay or discard dead letters, or give the stream more room",
-                    Cause.STREAM_FULL if error.err_code in STREAM_FULL else Cause.NATS,
-                ) from None
-            except CLIENT_ERRORS as error:
-                raise self._unavailable(type(error).__name__) from None
-        return StoredLetter(letter, tuple(sequences), queue)
+    async def publish(self, letter: DeadLetter) -> StoredLetter:
+        """Stored when it returns."""
+        subject = self._names.dead_subject(letter.worker)
+        messages = letter.messages(self._client.max_payload - _HEADER_BYTES)
+        sequences = [await self._publish(subject, data, headers) for headers, data in messages]
+        return StoredLetter(letter, tuple(sequences), is_queued=False)
+
+    async def ask(self, letter: DeadLetter) -> None:
+        """Asks the worker to apply the letter, as it is in the stream now."""
+        await self._publish(self._names.replay_subject(letter.worker), b"", {POSITION_HEADER: str(letter.position)})
+
+    async def place(self, letter: DeadLetter) -> int:
+        """Notes that the worker is about to apply the letter, after all that it noted before. The sequence of the note."""
+        return await self._publish(self._names.applying_subject(letter.worker), b"", {POSITION_HEADER: str(letter.position)})
+
+    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        try:
+            return (await self._jetstream.publish(subject, data, headers=headers)).seq
+        except nats.js.errors.APIError as error:
+            raise TransientError(
+                f"stream {self.name} does not take a dead letter ({error.description})",
+                "replay or discard dead letters, or give the stream more room",
+                Cause.STREAM_FULL if error.err_code in STREAM_FULL else Cause.NATS,
+            ) from None
+        except CLIENT_ERRORS as error:
+            raise self._unavailable(type(error).__name__) from None
 
     async def letters(self, worker: str | None = None) -> list[StoredLetter]:
-        """All of one worker, or of all, by worker and position; of a letter that is there twice (its move was interrupted) the
-        one that counts. Nothing when there is no stream."""
+        """All of one worker, or of all, by worker and position; of a letter that is there twice, because it was refused again,
+        the newer one. Nothing when there is no stream."""
+        return (await self.contents(worker)).letters
+
+    async def contents(self, worker: str | None = None) -> Contents:
+        """The same letters, and what is left of others."""
         state = await self.state()
         if state is None or not state.messages:
-            return []
-        messages = await self._messages(state.first_sequence)
-        found: dict[tuple[str, object], StoredLetter] = {}
-        for stored in _joined(messages):
-            letter = stored.letter
-            other = found.get((letter.worker, letter.position))
-            if worker in (None, letter.worker) and (other is None or _counts(stored, other)):
-                found[letter.worker, letter.position] = stored
-        return sorted(found.values(), key=lambda stored: (stored.letter.worker, stored.letter.position))
+            return Contents([], [])
+        found = _by_change(await self._messages(state.first_sequence))
+        wanted = [found[change] for change in sorted(found) if worker in (None, change[0])]
+        strays = [sequence for each in wanted if not each.letters for sequence in (*each.requests, *each.places)]
+        return Contents([stored for each in wanted if (stored := each.newest) is not None], strays)
 
-    async def remove(self, letters: list[StoredLetter]) -> None:
+    async def remove(self, letters: Sequence[StoredLetter]) -> None:
         """Nothing happens to those that are gone."""
         for stored in letters:
-            for sequence in stored.sequences:
-                await self.delete_message(sequence)
+            await self.remove_messages(stored.all_sequences)
+
+    async def remove_messages(self, sequences: Sequence[int]) -> None:
+        for sequence in sequences:
+            await self.delete_message(sequence)
 
     async def _messages(self, sequence: int) -> list[StoredMessage]:
         """All there are, one by one from the leader: a letter that a replica does not show yet must not be taken for none, nor
@@ -124,21 +156,49 @@ class LetterCounts:
         return self._counts
 
 
-def _joined(messages: list[StoredMessage]) -> Iterator[StoredLetter]:
-    """Letters whose chunks are all there; the chunks of one subject follow each other."""
+_Change = tuple[str, Position]
+"""Of which worker, and where."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """All that the stream holds about one change, in its order."""
+
+    letters: list[StoredLetter] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+    @property
+    def newest(self) -> StoredLetter | None:
+        """The letter that was refused most often, with all else."""
+        if not self.letters:
+            return None
+        newest = max(self.letters, key=lambda stored: (stored.letter.attempts, stored.last_sequence))
+        older = [sequence for stored in self.letters if stored is not newest for sequence in stored.sequences]
+        is_asked = any(sequence > newest.last_sequence for sequence in self.requests)
+        places = tuple(sequence for sequence in self.places if sequence > newest.last_sequence)
+        others = tuple(sorted({*older, *self.requests, *self.places} - {*places}))
+        return replace(newest, is_queued=newest.is_queued or is_asked, places=places, others=others)
+
+
+def _by_change(messages: Sequence[StoredMessage]) -> dict[_Change, _Found]:
+    found: defaultdict[_Change, _Found] = defaultdict(_Found)
     open_chunks: dict[str, list[StoredMessage]] = {}
     for message in messages:
         subject, chunk = message.headers["Nats-Subject"], chunk_of(message.headers)
+        worker, _, kind = subject.split(".", 3)[3].partition(".")
+        is_request = kind == "replay"
+        if LETTER_HEADER not in message.headers:
+            about = found[worker, position_of(message.headers)]
+            (about.requests if is_request else about.places).append(message.sequence)
+            continue
         chunks = open_chunks.setdefault(subject, [])
         if chunk.index == 1:
             chunks.clear()
         chunks.append(message)
         if chunk.is_last and len(chunks) == chunk.count:
             letter = DeadLetter.of_messages(message.headers, [part.data for part in chunks])
-            yield StoredLetter(letter, tuple(part.sequence for part in chunks), subject.endswith(".replay"))
+            sequences = tuple(part.sequence for part in chunks)
+            found[letter.worker, letter.position].letters.append(StoredLetter(letter, sequences, is_request))
             chunks.clear()
-
-
-def _counts(stored: StoredLetter, other: StoredLetter) -> bool:
-    """Of two of one change: the one that was refused more often, else the one that is to be applied."""
-    return (stored.letter.attempts, stored.is_queued) >= (other.letter.attempts, other.is_queued)
+    return found

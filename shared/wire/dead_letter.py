@@ -1,16 +1,23 @@
 """A dead letter: one change that a worker could not apply, with everything that is needed to apply it later.
 
     subject
-      pgsluice.<group>.dead.<worker>            letters that wait for a person
-      pgsluice.<group>.dead.<worker>.replay     letters that the worker is asked to apply
-    NATS headers
-      Nats-Msg-Id              <worker>/<position>/<attempts>, with /replay and, for a chunk, /<i> behind it
+      pgsluice.<group>.dead.<worker>            letters
+      pgsluice.<group>.dead.<worker>.replay     requests of people: the worker is to apply a letter that is older than this
+      pgsluice.<group>.dead.<worker>.applying   places: the worker's own note, before it applies a letter; the sequence is the
+                                                position that the sink keeps with what the letter holds
+    NATS headers of a request and of a place, which have no body
+      Pgsluice-Position        position of the change
+    NATS headers of a letter
+      Nats-Msg-Id              <worker>/<position>/<attempts>, for a chunk with /<i> behind it
       Pgsluice-Format          pgoutput/1
       Pgsluice-Position        position of the change
       Pgsluice-Dead-Letter     what else is known of it, as JSON in ASCII
       Pgsluice-Chunk           i/n, only when the body did not fit one NATS message
     body
       as in ``shared.wire.message``: descriptor, Relation, Begin, the change as the source sent it, Commit
+
+Only the worker moves letters: one that is refused again comes anew, with one more attempt, and the older one goes. So a request
+or a place that is older than the letter it names means nothing any more, whoever wrote it and however late.
 
 A copied row has no position in commit order. Its letter holds the Insert that it would be, and its position is
 ``copied_position``, which comes before those of all changes.
@@ -88,11 +95,10 @@ class DeadLetter:
     def refused_again(self, reason: str) -> DeadLetter:
         return replace(self, reason=reason, time=now(), attempts=self.attempts + 1)
 
-    def messages(self, max_payload: int, place: str = "") -> list[tuple[dict[str, str], bytes]]:
-        """Headers and data of the NATS messages that hold it, in order. ``place`` tells the ids of a letter in one place of
-        the stream from those of the same letter in another."""
+    def messages(self, max_payload: int) -> list[tuple[dict[str, str], bytes]]:
+        """Headers and data of the NATS messages that hold it, in order."""
         headers = {
-            ID_HEADER: f"{self.worker}/{self.position}/{self.attempts}{place}",
+            ID_HEADER: f"{self.worker}/{self.position}/{self.attempts}",
             FORMAT_HEADER: _FORMAT,
             POSITION_HEADER: str(self.position),
             LETTER_HEADER: json.dumps(self._facts()),
@@ -140,6 +146,14 @@ class DeadLetter:
 
 def _of_chunk(message_id: str, chunk: Chunk) -> dict[str, str]:
     return {ID_HEADER: f"{message_id}/{chunk.index}", CHUNK_HEADER: str(chunk)}
+
+
+def position_of(headers: Mapping[str, str]) -> Position:
+    """Which change the message is about."""
+    try:
+        return Position.parse(headers[POSITION_HEADER])
+    except (KeyError, ValueError) as error:
+        raise WireError(f"a message of the dead-letter stream is malformed ({type(error).__name__})") from None
 
 
 def chunk_of(headers: Mapping[str, str]) -> Chunk:

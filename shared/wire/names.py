@@ -123,8 +123,12 @@ class GroupNames:
         return f"pgsluice.{self.group}.dead.{worker}"
 
     def replay_subject(self, worker: str) -> str:
-        """Where letters wait that the worker is asked to apply after all."""
-        return f"pgsluice.{self.group}.dead.{worker}.replay"
+        """Where people ask the worker to apply letters after all."""
+        return f"{self.dead_subject(worker)}.replay"
+
+    def applying_subject(self, worker: str) -> str:
+        """Where the worker notes in which order it applies them."""
+        return f"{self.dead_subject(worker)}.applying"
 
     @property
     def bucket(self) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from pgsluice.console.dead import Selection, with_earlier
+from pgsluice.console.dead import Selection
 from pgsluice.shared.broker.dead_letter_stream import StoredLetter
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.position import LSN, Position
-from tests.changes_builder import Change, insert, table, transaction, update
+from tests.changes_builder import Change, Truncate, insert, table, transaction, update
 from tests.worker.encoded_changes import body_of
 
 ORDERS = table("public.orders", "id bigint", "note text")
 
 
-def stored(number: int, change: Change, worker: str = "w") -> StoredLetter:
+def stored(number: int, change: Change | Truncate, worker: str = "w") -> StoredLetter:
     position = Position(LSN(number), 1)
     body = body_of(transaction(number, change))
     return StoredLetter(DeadLetter(worker, position, "public.orders", "", "", 1, "", 1, body), (number,), is_queued=False)
@@ -49,8 +49,3 @@ def test_a_selection_that_means_no_letters_or_those_of_several_workers_is_refuse
 ) -> None:
     with pytest.raises(UsageError, match=problem):
         Selection("", positions, every).of(LETTERS)
-
-
-def test_a_letter_takes_the_earlier_ones_of_its_row_along_through_changes_of_the_key() -> None:
-    assert with_earlier([LETTERS[3]], LETTERS) == [LETTERS[0], LETTERS[2], LETTERS[3]]
-    assert with_earlier([LETTERS[1]], LETTERS) == [LETTERS[1]]

@@ -1,16 +1,23 @@
-"""Which dead letters wait behind which: later changes of a row that has one became letters too, whatever they hold. Pure.
+"""Which dead letters wait for which: later changes of a row that has one became letters too, whatever they hold. Pure.
 
 A change of a key takes the block along: whoever waits behind it waits behind the letters before it as well. So what is behind a
-letter is found by going from each letter to the next one of every row that it touches.
+letter, or before it, is found by going from each letter to the next one of every row that it touches.
+
+Where a table's letters know its rows by several keys, or one is a truncation, nobody can tell whether two of them are about one
+row: they are taken for one row's, all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 
 from pgsluice.shared.broker.dead_letter_stream import StoredLetter
-from pgsluice.worker.dead_letters.exclusions import Row, touched_rows
+from pgsluice.worker.dead_letters.exclusions import Row, TableKey, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
+
+Queues = frozenset[Hashable]
+"""The rows of a worker that a letter is about; each is applied in the order of its letters."""
 
 
 class BlockedLetters:
@@ -19,13 +26,13 @@ class BlockedLetters:
     def __init__(self, letters: Sequence[StoredLetter]) -> None:
         self._letters = letters
         self._places = {_name(stored): place for place, stored in enumerate(letters)}
+        self._queues = _queues_of(letters)
         self._next: list[tuple[int, ...]] = []
-        newest: dict[tuple[str, Row], int] = {}
+        newest: dict[Hashable, int] = {}
         for place in reversed(range(len(letters))):
-            letter = letters[place].letter
-            rows = {(letter.worker, row) for row in touched_rows(changes_of(letter, 0))}
-            self._next.append(tuple(sorted({newest[row] for row in rows if row in newest})))
-            newest |= dict.fromkeys(rows, place)
+            queues = self._queues[place]
+            self._next.append(tuple(sorted({newest[queue] for queue in queues if queue in newest})))
+            newest |= dict.fromkeys(queues, place)
         self._next.reverse()
         self._counts = self._counted()
 
@@ -35,6 +42,33 @@ class BlockedLetters:
     def behind(self, stored: StoredLetter) -> list[StoredLetter]:
         """In the order of their positions."""
         return [self._letters[place] for place in sorted(self._places_behind(self._places[_name(stored)]))]
+
+    def with_earlier(self, chosen: Iterable[StoredLetter]) -> list[StoredLetter]:
+        """``chosen``, and those before them of the same rows, in the order of their positions: so a row's changes are applied."""
+        wanted = {self._places[_name(stored)] for stored in chosen}
+        queues: set[Hashable] = set()
+        for place in reversed(range(len(self._letters))):
+            if place in wanted or queues & self._queues[place]:
+                wanted.add(place)
+                queues |= self._queues[place]
+        return [self._letters[place] for place in sorted(wanted)]
+
+    def split(
+        self, letters: Sequence[StoredLetter], held: Iterable[StoredLetter]
+    ) -> tuple[list[StoredLetter], list[StoredLetter]]:
+        """Those of ``letters``, in their order, that may be applied while those of ``held`` may not, and the others: ``held``,
+        and what waits behind them."""
+        not_free = {self._places[_name(stored)] for stored in held}
+        queues: set[Hashable] = set()
+        free, waiting = [], []
+        for stored in letters:
+            place = self._places[_name(stored)]
+            if place in not_free or queues & self._queues[place]:
+                queues |= self._queues[place]
+                waiting.append(stored)
+            else:
+                free.append(stored)
+        return free, waiting
 
     def _counted(self) -> list[int]:
         """A chain is counted from its end; only where changes of keys join or part chains are they followed."""
@@ -58,6 +92,20 @@ class BlockedLetters:
                 found.add(following)
                 open_places += self._next[following]
         return found
+
+
+def _queues_of(letters: Sequence[StoredLetter]) -> list[Queues]:
+    touched = [frozenset(touched_rows(changes_of(stored.letter, 0))) for stored in letters]
+    keys: defaultdict[tuple[str, int], set[TableKey]] = defaultdict(set)
+    for stored, rows in zip(letters, touched, strict=True):
+        for table, _ in rows:
+            keys[stored.letter.worker, table.oid].add(table)
+
+    def queue(worker: str, row: Row) -> Hashable:
+        table = worker, row[0].oid
+        return table if len(keys[table]) > 1 else (worker, row)
+
+    return [frozenset(queue(stored.letter.worker, row) for row in rows) for stored, rows in zip(letters, touched, strict=True)]
 
 
 def _name(stored: StoredLetter) -> tuple[str, object]:

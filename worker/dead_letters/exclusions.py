@@ -17,7 +17,8 @@ from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 
 
 class TableKey(NamedTuple):
-    """A table of the source, and the columns that its rows are known by (none, in a table without a key)."""
+    """A table of the source, and the columns that its rows are known by: all of them, in a table without a key. Without columns
+    it stands for the table as a whole."""
 
     oid: int
     columns: tuple[str, ...]
@@ -41,12 +42,21 @@ class Exclusions:
 
 
 def table_key(table: Table) -> TableKey:
-    return TableKey(table.oid, tuple(table.columns[i].name for i in table.key))
+    return TableKey(table.oid, tuple(table.columns[i].name for i in _key_columns(table)))
+
+
+def whole_table(table: Table) -> Row:
+    """What a truncation touches. Rows are known otherwise, so all later changes of the table wait for it."""
+    return TableKey(table.oid, ()), ()
+
+
+def _key_columns(table: Table) -> Sequence[int]:
+    return table.key or tuple(range(len(table.columns)))
 
 
 def row_keys(changes: TableChanges) -> Iterator[tuple[RowKey, RowKey]]:
     """The keys that each change touches: before and after, the same one twice where there is no difference."""
-    columns = changes.table.key or tuple(range(len(changes.table.columns)))
+    columns = _key_columns(changes.table)
     new = list(zip(*(changes.new[i] for i in columns), strict=True))
     if changes.old is None or changes.old_kinds is None:
         return ((key, key) for key in new)
@@ -56,7 +66,7 @@ def row_keys(changes: TableChanges) -> Iterator[tuple[RowKey, RowKey]]:
 
 def _both(changes: TableChanges, new: Sequence[RowKey], old: Sequence[RowKey]) -> Iterator[tuple[RowKey, RowKey]]:
     assert changes.old_kinds is not None
-    columns = changes.table.key or tuple(range(len(changes.table.columns)))
+    columns = _key_columns(changes.table)
     sent = tuple(changes.table.columns[i].identity_key for i in columns)
     for row, kind in enumerate(changes.old_kinds):
         if kind == NO_OLD_ROW:
@@ -77,7 +87,9 @@ def touched_rows(message: MessageChanges) -> Iterator[Row]:
                 for before, after in row_keys(part):
                     yield table, before
                     yield table, after
-            case Truncation() | DefinitionChange():
-                pass  # touches tables, not rows
+            case Truncation():
+                yield from map(whole_table, part.tables)
+            case DefinitionChange():
+                pass  # no letter holds one
             case unreachable:
                 assert_never(unreachable)

@@ -2,7 +2,8 @@
 
 A change is taken out when it is rejected itself, or when it touches a row of which an earlier change was. From then on all rows
 that it touches are blocked. When a table's key is another than that of its letters, nobody can tell whether a row has one: then
-all of its changes are taken out. While nothing is excluded, a message passes at the cost of one look.
+all of its changes are taken out. So they are after a truncation that is rejected itself. While nothing is excluded, a message
+passes at the cost of one look.
 
 With ``DiscardingWriter`` tasks look through a batch without writing it: what is rejected is taken out, the rest goes nowhere.
 """
@@ -19,7 +20,7 @@ from pgsluice.shared.rows.changes import CopiedRows, DefinitionChange, MessageCh
 from pgsluice.shared.rows.copy_text import decode_rows, join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position, now
 from pgsluice.shared.wire.position import Position
-from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, row_keys, table_key
+from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, row_keys, table_key, whole_table
 from pgsluice.worker.dead_letters.letter import ChangeFrames, copied_row_body
 from pgsluice.worker.dead_letters.rejection import BEHIND, Rejection
 from pgsluice.worker.sinks.sink import Partition
@@ -101,8 +102,8 @@ class DeadLetterFilter:
         for row, (index, touched) in enumerate(zip(part.change_indexes, keys, strict=True)):
             position = search.position(index)
             reason = search.reasons.get(index) or _behind(blocked, touched, position)
-            if not reason and otherwise is not None and otherwise <= position:
-                reason = f"{BEHIND} the dead letter {otherwise}, of when the table had another key"
+            if not reason and otherwise is not None and otherwise[0] <= position:
+                reason = f"{BEHIND} the dead letter {otherwise[0]}, {otherwise[1]}"
             if not reason:
                 left.append(row)
                 continue
@@ -112,15 +113,21 @@ class DeadLetterFilter:
             self._add(position, part.table.qualified_name, search.sequence, "", search.letter_body(index))
         return [part.select(left)] if left else []
 
-    def _first_blocked_otherwise(self, table: TableKey) -> Position | None:
-        """The first letter of the table from when it had another key; None without any."""
-        others = [rows for other, rows in self._blocked.items() if other.oid == table.oid and other != table]
-        return min((position for rows in others for position in rows.values()), default=None)
+    def _first_blocked_otherwise(self, table: TableKey) -> tuple[Position, str] | None:
+        """The first letter of the table that may be about any of its rows, and why; None without any."""
+        others = [(other, rows) for other, rows in self._blocked.items() if other.oid == table.oid and other != table]
+        found = [(position, other) for other, rows in others for position in rows.values()]
+        if not found:
+            return None
+        position, other = min(found)
+        return position, "of when the table had another key" if other.columns else "a truncation of the table"
 
     def _truncation(self, truncation: Truncation, search: _MessageSearch) -> list[Truncation]:
         position = search.position(truncation.change_index)
         if truncation.change_index in search.reasons:
             tables = ", ".join(table.qualified_name for table in truncation.tables)
+            for key, row in map(whole_table, truncation.tables):
+                self._blocked.setdefault(key, {}).setdefault(row, position)
             self._add(position, tables, search.sequence, "", search.letter_body(truncation.change_index))
             return []
         for table in truncation.tables:

@@ -75,8 +75,11 @@ class DeadLetterRegistry:
         """Reads the stream; nothing is kept of what was known before, but the rejections of the batch in hand."""
         self._seen = self._loop.run(self.stream.state())
         self._letters, self._blocked = {}, {}
-        for stored in self._loop.run(self.stream.letters(self._worker)):
+        letters, strays = self._loop.run(self.stream.contents(self._worker))
+        for stored in letters:
             self._enter(stored)
+        self._loop.run(self.stream.remove_messages(strays))
+        self._expect([], removed=len(strays))
 
     def refresh(self) -> None:
         """The same, when there are letters and the stream is not as it was."""
@@ -139,8 +142,8 @@ class DeadLetterRegistry:
 
     def remove(self, letters: Sequence[StoredLetter]) -> None:
         """Takes letters out of the stream that are applied, or superseded."""
-        self._loop.run(self.stream.remove(list(letters)))
-        self._expect([], removed=sum(len(stored.sequences) for stored in letters))
+        self._loop.run(self.stream.remove(letters))
+        self._expect([], removed=sum(len(stored.all_sequences) for stored in letters))
         gone = {stored.letter.position for stored in letters}
         left = [stored for stored in self._letters.values() if stored.letter.position not in gone]
         self._letters, self._blocked = {}, {}
@@ -151,8 +154,28 @@ class DeadLetterRegistry:
         """``letter`` takes the place of ``stored``, and waits for a person again."""
         again = self._loop.run(self.stream.publish(letter))
         self._loop.run(self.stream.remove([stored]))
-        self._expect(again.sequences, removed=len(stored.sequences))
+        self._expect(again.sequences, removed=len(stored.all_sequences))
         self._letters[letter.position] = again
+
+    def withdraw(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
+        """They have no places any more: nothing was applied at these."""
+        return [self._withdrawn(stored) for stored in letters]
+
+    def _withdrawn(self, stored: StoredLetter) -> StoredLetter:
+        self._loop.run(self.stream.remove_messages(stored.places))
+        self._expect([], removed=len(stored.places))
+        self._letters[stored.letter.position] = withdrawn = replace(stored, places=())
+        return withdrawn
+
+    def place(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
+        """They are about to be applied, in this order."""
+        return [self._placed(stored) for stored in letters]
+
+    def _placed(self, stored: StoredLetter) -> StoredLetter:
+        place = self._loop.run(self.stream.place(stored.letter))
+        self._expect([place])
+        self._letters[stored.letter.position] = placed = replace(stored, places=(place,))
+        return placed
 
     def _publish(self, letters: Sequence[DeadLetter]) -> None:
         if not letters:

@@ -1,10 +1,12 @@
 """Replaying dead letters: the worker applies those that it was asked to apply, between two batches.
 
 They go through a sink of their own, which writes to the same destination under the name ``<worker>.replay``. Its position counts
-in the dead-letter stream. So a sink that is exactly once is that here too: the letters and that position become durable together,
-and letters that a crash left in the stream behind it are known to be applied.
+in the dead-letter stream: before a letter is applied it gets a place there, newer than all others. So a sink that is exactly once
+is that here too: the letters and that position become durable together, and letters that a crash left in the stream are known to
+be applied when that position has passed their places. What it has not passed was not applied, and gets another place.
 
-What is refused again goes back to the dead letters with its new reason, and the later letters of the same row with it.
+The letters of a row are one queue. Whatever people ask for, in whichever order: a letter is applied with all earlier ones of its
+rows or after them. What is refused again gets its new reason, and waits for a person with the later letters of its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pgsluice.shared.errors import TransientError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes
-from pgsluice.worker.dead_letters.exclusions import Row, touched_rows
+from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import BEHIND, RejectedChanges, Rejection, WriteAgain, refusal_of
@@ -41,25 +43,38 @@ class Replay:
         """Applies what is asked for, as far as the worker itself has come to where the letters are from (``applied``). Must not
         run while a batch does. Raises PgsluiceError; what was not applied is still asked for then."""
         self._registry.refresh()
-        queued = [stored for stored in self._registry.letters if stored.is_queued and _is_passed(stored.letter, applied)]
-        if not queued:
+        begun = [stored for stored in self._registry.letters if stored.places]
+        if not begun and not self._asked(applied):
             return
         sink = self._new_sink()
         try:
-            replayed = sink.open()
-            same_stream = replayed.stream_created == self._registry.stream_created
-            done = [stored for stored in queued if same_stream and stored.last_sequence <= replayed.sequence]
-            self._registry.remove(done)
-            rest = [stored for stored in queued if stored not in done]
-            self._apply(sink, sorted(rest, key=lambda stored: stored.last_sequence))
+            self._end_interrupted(begun, sink.open())
+            self._apply(sink, self._registry.place(self._asked(applied)))
         finally:
             sink.close()
+
+    def _asked(self, applied: Applied) -> list[StoredLetter]:
+        """What can be applied now, in the order of positions. A letter may be published before the batch that it was taken from
+        is applied; until then it waits, and what is behind it."""
+        letters = self._registry.letters
+        asked = [stored for stored in letters if stored.is_queued]
+        if not asked:
+            return []
+        blocked = BlockedLetters(letters)
+        wanted = blocked.with_earlier(asked)
+        return blocked.split(wanted, [stored for stored in wanted if not _is_passed(stored.letter, applied)])[0]
+
+    def _end_interrupted(self, begun: Sequence[StoredLetter], replayed: Applied) -> None:
+        """Of what a replay had in hand that did not come to its end."""
+        reached = replayed.sequence if replayed.stream_created == self._registry.stream_created else 0
+        self._registry.withdraw([stored for stored in begun if stored.places[0] > reached])
+        self._registry.remove([stored for stored in begun if stored.places[0] <= reached])
 
     def _apply(self, sink: Sink, letters: Sequence[StoredLetter]) -> None:
         failures = 0
         while letters:
             try:
-                messages = self._transformed([self._message(stored) for stored in letters])
+                messages = self._transformed([changes_of(stored.letter, stored.places[0]) for stored in letters])
                 sink.commit(_receipts(sink, messages, self._transformation), self._registry.stream_created)
             except RejectedChanges as rejected:
                 letters = self._send_back(letters, rejected.rejections)
@@ -88,27 +103,20 @@ class Replay:
             raise RejectedChanges(rejections)
         return transformed
 
-    def _message(self, stored: StoredLetter) -> MessageChanges:
-        return changes_of(stored.letter, stored.last_sequence)
-
     def _send_back(self, letters: Sequence[StoredLetter], rejections: Iterable[Rejection]) -> list[StoredLetter]:
-        """Returns the letters that can still be applied."""
+        """Returns those of ``letters`` that can still be applied. What is asked for and waits behind them is no longer asked for
+        either: else it would have them tried again."""
         reasons = {rejection.position: rejection.reason for rejection in rejections}
-        blocked: set[Row] = set()
-        left, refused = [], 0
-        for stored in letters:
-            rows = set(touched_rows(changes_of(stored.letter, stored.last_sequence)))
-            reason = reasons.get(stored.letter.position)
-            if reason is None and not blocked & rows:
-                left.append(stored)
-                continue
-            blocked |= rows
-            refused += 1
-            reason = reason or f"{BEHIND} a dead letter of the same row that was refused again"
+        known = self._registry.letters
+        asked = [stored for stored in known if stored.is_queued or stored.places]
+        refused = [stored for stored in letters if stored.letter.position in reasons]
+        left, waiting = BlockedLetters(known).split(asked, refused)
+        for stored in waiting:
+            reason = reasons.get(stored.letter.position, f"{BEHIND} a dead letter of the same row that was refused again")
             self._registry.send_back(stored, stored.letter.refused_again(reason))
-        if refused:
-            log.warning("dead letters were refused again", letters=refused, reason=next(iter(reasons.values())))
-        return left
+        if waiting:
+            log.warning("dead letters were refused again", letters=len(waiting), reason=next(iter(reasons.values())))
+        return [stored for stored in left if stored.places]
 
 
 def _is_passed(letter: DeadLetter, applied: Applied) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pgsluice.shared.broker.dead_letter_stream import StoredLetter
 from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
-from tests.changes_builder import insert, update
+from tests.changes_builder import insert, table, truncate, update
 from tests.console.test_dead import LETTERS, ORDERS, stored
 
 
@@ -20,6 +20,24 @@ def test_later_letters_of_the_row_are_behind_through_changes_of_its_key() -> Non
     assert [blocked.count_behind(each) for each in LETTERS] == [2, 0, 1, 0, 0]
     assert positions(blocked.behind(LETTERS[0])) == ["0/3:1", "0/4:1"]
     assert blocked.behind(LETTERS[1]) == []
+
+
+def test_a_letter_takes_the_earlier_ones_of_its_row_along_through_changes_of_the_key() -> None:
+    blocked = BlockedLetters(LETTERS)
+    assert blocked.with_earlier([LETTERS[3]]) == [LETTERS[0], LETTERS[2], LETTERS[3]]
+    assert blocked.with_earlier([LETTERS[1]]) == [LETTERS[1]]
+
+
+def test_while_a_letter_is_held_the_later_ones_of_its_row_are_and_no_others() -> None:
+    blocked = BlockedLetters(LETTERS)
+    assert blocked.split(LETTERS, [LETTERS[2]]) == ([LETTERS[0], LETTERS[1], LETTERS[4]], [LETTERS[2], LETTERS[3]])
+
+
+def test_letters_of_when_the_table_had_another_key_and_truncations_are_in_one_queue_with_all_others_of_the_table() -> None:
+    other_key = table("public.orders", "id bigint", "note text", key=("note",))
+    for between in (insert(other_key, b"9", b"z"), truncate(ORDERS)):
+        letters = [stored(1, insert(ORDERS, b"1", b"a")), stored(2, between), stored(3, insert(ORDERS, b"2", b"b"))]
+        assert BlockedLetters(letters).with_earlier([letters[2]]) == letters
 
 
 def test_what_two_ways_lead_to_is_counted_once() -> None:

@@ -159,6 +159,22 @@ def test_a_rejected_truncation_is_a_letter_of_its_own() -> None:
     assert letter.table == "public.orders, public.items"
 
 
+def test_all_later_changes_of_a_table_wait_for_its_rejected_truncation() -> None:
+    letters = letter_filter({position(1000, 2): "410 Gone"})
+    changes = insert(ORDERS, b"1", b"x"), truncate(ORDERS), insert(ORDERS, b"2", b"y"), insert(ITEMS, b"2", b"y")
+    assert left(remainder(letters, 1, transaction(1000, *changes))) == [("orders", [0]), ("items", [3])]
+    truncation, behind = letters.take_letters()
+    assert (truncation.reason, behind.reason) == ("410 Gone", "behind the dead letter 0/3E8:2, a truncation of the table")
+
+
+def test_rows_of_a_table_without_a_key_are_blocked_when_it_has_another_column_than_they_had() -> None:
+    wider = replace(table("public.events", "id bigint", "note text", "more text", key=(), identity=ReplicaIdentity.FULL), oid=18)
+    letters = letter_filter({position(1000): "too long"})
+    remainder(letters, 1, transaction(1000, insert(EVENTS, b"1", b"x")))
+    changed = update(wider, b"1", b"y", None, old=(b"1", b"x", None))
+    assert left(remainder(letters, 2, transaction(2000, changed))) == []
+
+
 def test_a_rejected_copied_row_becomes_the_insert_that_it_would_be() -> None:
     rows = copied(7, ORDERS, (b"1", b"a"), (b"2", b"tab\t"), (b"3", None))
     letters = letter_filter({copied_position(7, 1): "too long", copied_position(8, 0): "another message"})

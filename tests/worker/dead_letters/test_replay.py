@@ -64,8 +64,11 @@ class Worker:
         Replay(registry, UNTRANSFORMED, lambda: self.target.new_sink("w.replay")).run(applied)
 
     def queue(self, *letters: DeadLetter) -> None:
+        """As when they became letters, and somebody asked for all of them."""
         for letter in letters:
-            self.loop.run(self.stream.publish(letter, queue=True))
+            self.loop.run(self.stream.publish(letter))
+        for letter in letters:
+            self.loop.run(self.stream.ask(letter))
 
     def letters(self) -> list[StoredLetter]:
         return self.loop.run(self.stream.letters("w"))
@@ -172,11 +175,38 @@ def test_what_is_refused_again_comes_back_with_the_later_letters_of_its_row(work
     assert "SQLSTATE 22001" in first.letter.reason
 
 
-def test_a_letter_in_two_places_counts_where_it_went(worker: Worker) -> None:
-    """As when a move was interrupted."""
+def test_of_a_letter_that_is_there_twice_the_one_that_was_refused_again_counts_and_earlier_requests_do_not(
+    worker: Worker,
+) -> None:
+    """As when a worker died before it had removed the older one."""
     first = letter(1, insert(ORDERS, b"1", b"x"))
-    worker.loop.run(worker.stream.publish(first))
     worker.queue(first)
     assert [stored.is_queued for stored in worker.letters()] == [True]
     worker.loop.run(worker.stream.publish(first.refused_again("still too long")))
     assert [(stored.is_queued, stored.letter.attempts) for stored in worker.letters()] == [(False, 2)]
+    worker.registry().remove(worker.letters())
+    assert worker.loop.run(worker.stream.state()).messages == 0  # type: ignore[union-attr]
+
+
+def test_a_request_that_comes_when_its_letter_is_applied_brings_nothing_back(worker: Worker) -> None:
+    worker.target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
+    first = letter(1, insert(ORDERS, b"1", b"x"))
+    worker.queue(first)
+    worker.replay(worker.registry())
+    worker.target.execute("UPDATE orders SET note = 'newer'")
+    worker.loop.run(worker.stream.ask(first))
+    worker.replay(worker.registry())
+    assert (worker.letters(), worker.target.table("public", "orders")) == ([], [("1", "newer")])
+    assert worker.loop.run(worker.stream.state()).messages == 0  # type: ignore[union-attr]
+
+
+def test_what_is_asked_for_waits_for_earlier_letters_of_its_row_that_cannot_be_applied_yet(worker: Worker) -> None:
+    worker.target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
+    early, other = letter(1, insert(ORDERS, b"1", b"x"), sequence=11), letter(2, insert(ORDERS, b"2", b"x"))
+    late = letter(3, update(ORDERS, b"1", b"y"))
+    worker.loop.run(worker.stream.publish(early))
+    worker.queue(late, other)
+    worker.replay(worker.registry())
+    assert worker.target.table("public", "orders") == [("2", "x")]
+    worker.replay(worker.registry(), Applied(11, 0, 0, ""))
+    assert worker.target.table("public", "orders") == [("1", "y"), ("2", "x")]
