@@ -20,7 +20,7 @@ from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
-from pgsluice.worker.sinks.postgres.merge.refused_rows import refused_rows
+from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, refused_rows
 from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import copy_into, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import (
@@ -58,10 +58,11 @@ def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[Copied
             session.not_empty.add(error.table)
 
 
-def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> list[Rejection]:
-    """The rows for which the target refuses to load ``copied``; loads nothing. Raises PieceError."""
+def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows], most: int) -> list[Rejection]:
+    """The rows for which the target refuses to load ``copied``, or ``most`` and one of them; loads nothing. Raises PieceError."""
     session.forget()  # a row must not be refused for what its table was like earlier
     rejections: list[Rejection] = []
+    bound = RefusalBound(most)
     table = copied[0].table
     try:
         targets = _targets(session, messages, copied)
@@ -71,14 +72,16 @@ def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequenc
                 rows = [each for each in copied if each.table == table and each.sequence in claimed]
                 for deletes in (False, True):
                     chosen = [each for each in rows if each.deletes is deletes]
-                    rejections += _find_refused(session, target, chosen, deletes=deletes)
+                    rejections += _find_refused(session, target, chosen, bound, deletes=deletes)
             raise psycopg.Rollback
     except psycopg.Error as error:
         raise PieceError(table, error) from None
     return rejections
 
 
-def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows], *, deletes: bool) -> list[Rejection]:
+def _find_refused(
+    session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows], bound: RefusalBound, *, deletes: bool
+) -> list[Rejection]:
     places = [copied_position(rows.sequence, rows.row_number(row)) for rows in copied for row in range(rows.rows)]
     lines = [line for rows in copied for line in split_lines(bytes(rows.data))]
     connection, is_empty = session.connection(), target.table not in session.not_empty
@@ -90,7 +93,7 @@ def _find_refused(session: TaskSession, target: TargetTable, copied: Sequence[Co
             else:
                 _load_table(connection, target, [join_lines(lines[low:high])], is_empty=is_empty)
 
-    refused = refused_rows(0, len(lines), load_range)
+    refused = refused_rows(0, len(lines), load_range, bound)
     return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
 
 

@@ -23,7 +23,7 @@ from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.sinks.postgres.attempts import Attempts
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition
 from pgsluice.worker.sinks.postgres.merge.merge import Merge
-from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
+from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, RowMerge
 from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import (
     DROPPED_AT_ONCE,
@@ -139,7 +139,8 @@ class PostgresSink:
         self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._missed: Sequence[MissedChanges] = ()
         self._unchanged: UnchangedRows | None = None
-        self._writer = PostgresWriter(sink_settings, self._names, inline_bytes, self._policies)
+        self._most_refused = settings.max_dead_letters
+        self._writer = PostgresWriter(sink_settings, self._names, inline_bytes, self._policies, most_refused=self._most_refused)
         is_local_spark = is_local(settings.spark.get("spark.master", DEFAULT_MASTER))
         self._handover = HandoverDirectory() if (is_local_spark if hands_over is None else hands_over) else None
         self._session: DriverSession | None = None
@@ -358,7 +359,9 @@ class PostgresSink:
             self._row.lock_at(connection, self._applied)
             check_staged(connection, batch.stages)
             check_parked(connection, batch.parked_tables)
-            row_merge = RowMerge(connection, session.targets, session.stages) if self._attempts.labels_rows else None
+            row_merge = None
+            if self._attempts.labels_rows:
+                row_merge = RowMerge(connection, session.targets, session.stages, RefusalBound(self._most_refused))
             merge = Merge(connection, session.targets, session.stages, row_merge, session.referencing)
             if batch.defines:
                 _merge_between_definitions(session, merge, batch.partitions)

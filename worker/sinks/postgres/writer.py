@@ -7,6 +7,7 @@ connection at all, which makes a small batch fast. Copied rows are loaded right 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
@@ -23,7 +24,7 @@ from pgsluice.worker.sinks.postgres.copy_load import find_refused, load
 from pgsluice.worker.sinks.postgres.fold.blamed_positions import BlamedPositions
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition, Piece, StagedRows
-from pgsluice.worker.sinks.postgres.merge.refused_rows import copy_accepted
+from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, copy_accepted
 from pgsluice.worker.sinks.postgres.merge.staging import (
     StageNames,
     copy_into,
@@ -88,8 +89,9 @@ class PostgresWriter:
     ``inline_bytes`` is how much COPY text a receipt may always carry. With ``one_by_one`` nothing is folded. With ``labelled``,
     rows carry a number and a position, so that those that the target refuses can be named; the position is that of the row's last
     change in the partition, with ``blame_first`` that of its first one. ``stages`` is how many staging tables the batch may have
-    (0: none at all). ``handover`` is a directory where files reach the driver, "" without one. ``is_last``: when the target has
-    no room for another lock, it was tried often enough.
+    (0: none at all). ``handover`` is a directory where files reach the driver, "" without one. When more than ``most_refused``
+    rows are refused, it does not look for the others. ``is_last``: when the target has no room for another lock, it was tried
+    often enough.
     """
 
     settings: PostgresSinkSettings
@@ -101,6 +103,7 @@ class PostgresWriter:
     blame_first: bool = False
     stages: int = MOST_STAGES
     handover: str = ""
+    most_refused: int = sys.maxsize
     is_last: bool = False
     takes_deletes: ClassVar[bool] = True
 
@@ -158,7 +161,7 @@ class PostgresWriter:
             except PieceError as error:
                 if not error.concerns_rows or isinstance(error.cause, psycopg.errors.ForeignKeyViolation):
                     raise
-                refused = self._in_session(lambda session: find_refused(session, messages, group))
+                refused = self._in_session(lambda session: find_refused(session, messages, group, self.most_refused))
                 if not refused:
                     fact = "the target takes rows now that it refused"
                     raise TransientError(fact, "the batch is loaded again", Cause.TARGET) from None
@@ -257,7 +260,8 @@ class PostgresWriter:
         if len(piece.content) > piece.rows * WIDE_ROW_BYTES:
             keep_uncompressed(connection, name)
         if self.labelled:
-            rejections += copy_accepted(connection, own_table(name), target, piece.content)
+            bound = RefusalBound(self.most_refused)
+            rejections += copy_accepted(connection, own_table(name), target, piece.content, bound)
             index_rows(connection, name)
         else:
             copy_into(connection, own_table(name), [piece.content], new=True)

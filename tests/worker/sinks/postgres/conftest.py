@@ -39,10 +39,12 @@ class Target:
         *,
         hands_over: bool = False,
         policies: Mapping[str, str] | None = None,
+        max_dead_letters: int = 1000,
     ) -> None:
         self.database = database
         self.hands_over = hands_over
         self.policies = dict(policies or {})
+        self.max_dead_letters = max_dead_letters
         self.inline_bytes = inline_bytes
         self.most_stages = most_stages
         self.settings = PostgresSinkSettings(
@@ -64,7 +66,8 @@ class Target:
 
     def new_sink(self, name: str = "postgres", **settings: Any) -> PostgresSink:
         """Another sink for the same target, not open."""
-        worker = replace(worker_settings("orders", name=name), ddl_policy=self.policies)
+        chosen = worker_settings("orders", name=name)
+        worker = replace(chosen, ddl_policy=self.policies, max_dead_letters=self.max_dead_letters)
         sink = PostgresSink(
             worker, replace(self.settings, **settings), self.inline_bytes, self.most_stages, hands_over=self.hands_over
         )

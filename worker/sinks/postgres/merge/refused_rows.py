@@ -6,6 +6,9 @@ often.
 
 In a merge a row may be refused only because another one is not there yet, or not gone yet. So what was refused is tried again as
 long as that helped anything.
+
+Where more rows are refused for what they are than there may be dead letters, the batch cannot be applied, and nobody looks for
+the others.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from psycopg import sql
 from pgsluice.shared.rows.copy_text import join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.dead_letters.rejection import Rejection
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import HandedText, ParkedText, Piece, StagedRows
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into
 from pgsluice.worker.sinks.postgres.own.handed_text import fetch_handed
@@ -41,12 +44,39 @@ _LINE = re.compile(r"COPY [^,]*, \w+ (\d+)")
 RefusedRow = tuple[int, psycopg.Error]
 
 
-def refused_rows(first: int, end: int, attempt: Callable[[int, int], None]) -> list[RefusedRow]:
+_CURED_BY_OTHERS = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.ForeignKeyViolation,
+    psycopg.errors.ExclusionViolation,
+    psycopg.errors.RaiseException,
+)
+"""A trigger may look for other rows."""
+
+
+@dataclass(slots=True)
+class RefusalBound:
+    """Counts rows of a batch that are refused whatever becomes of other rows. More than ``most`` are too many."""
+
+    most: int
+    _found: int = 0
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self._found > self.most
+
+    def note(self, error: psycopg.Error) -> None:
+        self._found += not isinstance(error, _CURED_BY_OTHERS)
+
+
+def refused_rows(
+    first: int, end: int, attempt: Callable[[int, int], None], bound: RefusalBound | None = None
+) -> list[RefusedRow]:
     """Those of the rows ``first`` to ``end - 1`` that cannot be applied; the others are, in order. ``attempt`` applies a range in
-    a savepoint; it raises what the target says. An error that is not about rows is raised on."""
+    a savepoint; it raises what the target says. An error that is not about rows is raised on. It ends early where ``bound`` is
+    exceeded."""
     refused: list[RefusedRow] = []
     ranges = [(first, end)] if first < end else []
-    while ranges:
+    while ranges and not (bound and bound.is_exceeded):
         low, high = ranges.pop()
         try:
             attempt(low, high)
@@ -58,11 +88,15 @@ def refused_rows(first: int, end: int, attempt: Callable[[int, int], None]) -> l
                 ranges += _cut(low, high)
             else:
                 refused.append((bad, error))
+                if bound is not None:
+                    bound.note(error)
                 ranges += [each for each in ((bad + 1, high), (low, bad)) if each[0] < each[1]]
     return refused
 
 
-def copy_accepted(connection: Connection, stage: sql.Composable, target: TargetTable, text: bytes) -> list[Rejection]:
+def copy_accepted(
+    connection: Connection, stage: sql.Composable, target: TargetTable, text: bytes, bound: RefusalBound
+) -> list[Rejection]:
     """Copies the rows of ``text`` that the types of ``stage`` take. The last field of a row is its position."""
     lines = split_lines(text)
 
@@ -70,7 +104,7 @@ def copy_accepted(connection: Connection, stage: sql.Composable, target: TargetT
         with connection.transaction():
             copy_into(connection, stage, [join_lines(lines[low:high])], new=False)
 
-    refused = refused_rows(0, len(lines), copy)
+    refused = refused_rows(0, len(lines), copy, bound)
     return [
         Rejection(Position.parse(split_fields(lines[row])[-1].decode()), reason(error, target.table)) for row, error in refused
     ]
@@ -111,11 +145,12 @@ class _Source:
 @dataclass(frozen=True, slots=True)
 class RowMerge:
     """Of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What was refused is in
-    ``rejections``."""
+    ``rejections``. Raises RejectedChanges when that is more than ``bound`` allows."""
 
     connection: Connection
     targets: Mapping[Table, TargetTable]
     stages: SessionStages
+    bound: RefusalBound
     rejections: list[Rejection] = field(default_factory=list)
 
     def takes(self, work: Callable[[], None]) -> bool:
@@ -133,9 +168,11 @@ class RowMerge:
     def apply(self, pieces: Sequence[Piece], merge: Callable[[Piece, Stage], None]) -> None:
         """Merges what the target takes, in the order given. ``merge`` applies the rows of a stage. Raises PieceError."""
         sources = [self._source(piece) for piece in pieces]
-        refused = [(source, row) for source in sources for row in self._merge(source, 0, source.piece.rows, merge)]
+        refused = [(source, row) for source in sources for row in self._merge(source, 0, source.piece.rows, merge, self.bound)]
+        if self.bound.is_exceeded:
+            raise RejectedChanges(self.rejections + [self._rejection(source, row) for source, row in refused])
         while refused:
-            left = [(source, row) for source, (n, _) in refused for row in self._merge(source, n, n + 1, merge)]
+            left = [(source, row) for source, (n, _) in refused for row in self._merge(source, n, n + 1, merge, None)]
             if len(left) == len(refused):
                 break
             refused = left
@@ -161,18 +198,20 @@ class RowMerge:
         identifier = self.stages[target, piece.kind].identifier
         assert isinstance(identifier, sql.Identifier)
         try:
-            self.rejections.extend(copy_accepted(self.connection, identifier, target, text))
+            self.rejections.extend(copy_accepted(self.connection, identifier, target, text, self.bound))
         except psycopg.Error as error:
             raise PieceError(piece.table, error) from None
         return _Source(piece, target, identifier)
 
-    def _merge(self, source: _Source, first: int, end: int, merge: Callable[[Piece, Stage], None]) -> list[RefusedRow]:
+    def _merge(
+        self, source: _Source, first: int, end: int, merge: Callable[[Piece, Stage], None], bound: RefusalBound | None
+    ) -> list[RefusedRow]:
         def attempt(low: int, high: int) -> None:
             with self.connection.transaction():
                 merge(source.rows(low, high), source.stage(self.stages, low, high))
 
         try:
-            return refused_rows(first, end, attempt)
+            return refused_rows(first, end, attempt, bound)
         except psycopg.Error as error:
             raise PieceError(source.piece.table, error) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psycopg
 import pytest
@@ -13,7 +13,7 @@ from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
-from pgsluice.worker.sinks.postgres.merge.refused_rows import CHUNK_ROWS, refused_rows
+from pgsluice.worker.sinks.postgres.merge.refused_rows import CHUNK_ROWS, RefusalBound, refused_rows
 from tests.changes_builder import Change, delete, insert, table, update
 from tests.worker.sinks.postgres.conftest import EVERY_WAY, WITH_AND_WITHOUT_STAGES, Target
 
@@ -142,6 +142,26 @@ def test_bad_rows_are_found_in_few_attempts() -> None:
     assert [row for row, _ in found] == sorted(bad)
     assert applied == [row for row in range(100_000) if row not in bad]
     assert attempts <= 1 + 100_000 // CHUNK_ROWS + 1 + len(bad) * 2 * 10
+
+
+def test_the_search_ends_when_more_rows_are_refused_for_what_they_are_than_may_be() -> None:
+    bound = RefusalBound(3)
+
+    def attempt(low: int, high: int) -> None:
+        raise psycopg.errors.CheckViolation if high > 50 else psycopg.errors.UniqueViolation
+
+    found = refused_rows(0, 20_000, attempt, bound)
+    assert [type(error) for _, error in found] == [psycopg.errors.UniqueViolation] * 50 + [psycopg.errors.CheckViolation] * 4
+
+
+@pytest.mark.parametrize("column", ["note text CHECK (length(note) < 3)", "note varchar(2)"])
+def test_no_more_rows_are_tried_than_are_needed_to_know_that_there_are_too_many(
+    new_target: Callable[..., Target], column: str
+) -> None:
+    target = new_target(max_dead_letters=10)
+    target.execute(f"CREATE TABLE orders (id bigint PRIMARY KEY, {column})")
+    rows = [insert(ORDERS, b"%d" % n, b"long") for n in range(20_000)]
+    assert len(rejected(target, [[rows]])) == 11
 
 
 def test_an_error_that_is_not_about_rows_ends_the_search() -> None:
