@@ -74,6 +74,10 @@ class Transformation:
                     assert_never(unreachable)
         return replace(message, parts=parts), rejected
 
+    def truncates(self, table: Table) -> bool:
+        """Whether a truncation of the table goes on to any destination."""
+        return self.routing.truncate(Truncation((table,), 0, cascade=False, restart_identity=False), self.names) is not None
+
     def unguarded(self, definition: PublishedDefinition) -> list[DefinedColumn]:
         """Columns that are added to a table whose rules hide something, which may hold the same: nobody has said."""
         about, added = concerned(definition.event), added_columns(definition)

@@ -99,6 +99,11 @@ def test_a_truncation_follows_its_tables(transformation: Transformation) -> None
     assert changes.parts.index(truncation) == 2
 
 
+def test_a_table_is_truncated_somewhere_unless_no_route_takes_it(tmp_path: Path) -> None:
+    routed = load(tmp_path, routes="users:\n  - {destination_schema: archive, operations: [INSERT]}\n")
+    assert (routed.truncates(USERS), routed.truncates(ORDERS)) == (False, True)
+
+
 def test_a_row_that_a_rule_cannot_process_is_named_and_left_out(transformation: Transformation) -> None:
     changes, rejected = transformation.apply(
         message(1, insert(USERS, b"1", b"ann@x", b"no number"), insert(USERS, b"2", b"bob@y", b"20"))

@@ -133,7 +133,7 @@ class _PartitionShare:
         self.partition = Partition(messages.first_sequence, messages.last_sequence, messages.partitions, messages.defines, names)
         self._lane = messages.lane
         self._ownership = task.ownership
-        self._filter = DeadLetterFilter(task.exclusions, task.worker)
+        self._filter = DeadLetterFilter(task.exclusions, task.worker, task.transformation.truncates)
         self._transformation = task.transformation
         self._checks_encoding = task.checks_encoding
         self._writer = task.writer

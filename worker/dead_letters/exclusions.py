@@ -1,30 +1,38 @@
 """Which rows a worker does not apply: those with dead letters, from the first of them on. Pure.
 
 A row is known by its table at the source, whatever that is called, and by the values of its key there (of all its columns, in a
-table without a key), as they were before any rule.
+table without a key), as they were before any rule. Values of built-in types and of ``citext`` are the same when PostgreSQL takes
+them for equal, however they are written: the numeric ``1.0`` may be deleted and come back as ``1.00``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
+from pgsluice.rules.orderings import is_citext, ordering_of
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.position import Position
-from pgsluice.shared.wire.table import UNCHANGED, Table, Value
+from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Value
 
 
 class TableKey(NamedTuple):
-    """A table of the source, and the columns that its rows are known by: all of them, in a table without a key. Without columns
-    it stands for the table as a whole."""
+    """A table of the source, and the columns that its rows are known by, with the types that say how their values are written:
+    all columns, in a table without a key. Without columns it stands for the table as a whole."""
 
     oid: int
-    columns: tuple[str, ...]
+    columns: tuple[tuple[str, int], ...]
 
 
-RowKey = tuple[Value, ...]
+_WRITTEN_IN_SEVERAL_WAYS = frozenset({700, 701, 1042, 1186, 1700})
+"""The oids of real, double precision, char(n), interval and numeric."""
+
+_WRITTEN_ALIKE = {21: 20, 23: 20, 1043: 25}
+"""By the oid of smallint, integer and varchar those of bigint and text: a column that becomes the other keeps its texts."""
+
+RowKey = tuple[Hashable, ...]
 Row = tuple[TableKey, RowKey]
 
 
@@ -42,7 +50,8 @@ class Exclusions:
 
 
 def table_key(table: Table) -> TableKey:
-    return TableKey(table.oid, tuple(table.columns[i].name for i in _key_columns(table)))
+    columns = [table.columns[i] for i in _key_columns(table)]
+    return TableKey(table.oid, tuple((each.name, _WRITTEN_ALIKE.get(each.type_oid, each.type_oid)) for each in columns))
 
 
 def whole_table(table: Table) -> Row:
@@ -56,12 +65,22 @@ def _key_columns(table: Table) -> Sequence[int]:
 
 def row_keys(changes: TableChanges) -> Iterator[tuple[RowKey, RowKey]]:
     """The keys that each change touches: before and after, the same one twice where there is no difference."""
-    columns = _key_columns(changes.table)
-    new = list(zip(*(changes.new[i] for i in columns), strict=True))
+    new = _keys(changes.table, changes.new)
     if changes.old is None or changes.old_kinds is None:
         return ((key, key) for key in new)
-    old = list(zip(*(changes.old[i] for i in columns), strict=True))
-    return _both(changes, new, old)
+    return _both(changes, new, _keys(changes.table, changes.old))
+
+
+def _keys(table: Table, values: Sequence[Sequence[Value]]) -> list[RowKey]:
+    return list(zip(*(_comparable(table.columns[i], values[i]) for i in _key_columns(table)), strict=True))
+
+
+def _comparable(column: Column, values: Sequence[Value]) -> Sequence[Hashable]:
+    if column.type_oid not in _WRITTEN_IN_SEVERAL_WAYS and not is_citext(column):
+        return values
+    ordering = ordering_of(column)
+    assert ordering is not None, "values of these types can be compared"
+    return [next(iter(ordering.keys([value]))) if isinstance(value, bytes) else value for value in values]
 
 
 def _both(changes: TableChanges, new: Sequence[RowKey], old: Sequence[RowKey]) -> Iterator[tuple[RowKey, RowKey]]:

@@ -11,7 +11,7 @@ With ``DiscardingWriter`` tasks look through a batch without writing it: what is
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
@@ -20,6 +20,7 @@ from pgsluice.shared.rows.changes import CopiedRows, DefinitionChange, MessageCh
 from pgsluice.shared.rows.copy_text import decode_rows, join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position, now
 from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.exclusions import Exclusions, RowKey, TableKey, row_keys, table_key, whole_table
 from pgsluice.worker.dead_letters.letter import ChangeFrames, copied_row_body
 from pgsluice.worker.dead_letters.rejection import BEHIND, Rejection
@@ -32,8 +33,10 @@ Truncated = tuple[int, Position]
 class DeadLetterFilter:
     """Of one partition, whose messages come in commit order."""
 
-    def __init__(self, exclusions: Exclusions, worker: str) -> None:
+    def __init__(self, exclusions: Exclusions, worker: str, truncates: Callable[[Table], bool] = lambda _: True) -> None:
+        """``truncates``: whether a truncation of the table reaches the destination."""
         self._worker = worker
+        self._truncates = truncates
         self._reasons = dict(exclusions.rejected)
         self._blocked = {table: dict(rows) for table, rows in exclusions.blocked.items()}
         self._room = exclusions.room
@@ -132,7 +135,7 @@ class DeadLetterFilter:
             return []
         for table in truncation.tables:
             keys = [key for key, rows in self._blocked.items() if key.oid == table.oid and rows]
-            if keys:
+            if keys and self._truncates(table):
                 self._truncated.append((table.oid, position))
                 self._blocked |= {key: {} for key in keys}
         return [truncation]

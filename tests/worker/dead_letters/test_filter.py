@@ -11,7 +11,7 @@ from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
-from pgsluice.worker.dead_letters.exclusions import Exclusions, TableKey
+from pgsluice.worker.dead_letters.exclusions import Exclusions, table_key
 from pgsluice.worker.dead_letters.filter import DeadLetterFilter
 from pgsluice.worker.dead_letters.rejection import Rejection
 from tests.changes_builder import TransactionPart, copied, delete, insert, table, transaction, truncate, update
@@ -20,7 +20,7 @@ from tests.worker.encoded_changes import body_of, decoded
 ORDERS = table("public.orders", "id bigint", "note text")
 ITEMS = replace(table("public.items", "id bigint", "note text"), oid=17)
 EVENTS = replace(table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL), oid=18)
-KEY = TableKey(ORDERS.oid, ("id",))
+KEY = table_key(ORDERS)
 
 
 def position(commit_lsn: int, ordinal: int = 1) -> Position:
@@ -136,6 +136,17 @@ def test_all_rows_of_a_table_are_blocked_when_its_key_is_another_than_that_of_it
     assert left(message) == [("orders", [1])]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "is_left"), [("integer", b"2", True), ("integer", b"1", False), ("numeric", b"2", False)]
+)
+def test_rows_are_known_by_a_key_of_another_type_only_where_its_values_are_written_alike(
+    key: str, value: bytes, is_left: bool
+) -> None:
+    other = table("public.orders", f"id {key}", "note text")
+    letters = letter_filter(blocked={(b"1",): position(1000)})
+    assert bool(left(remainder(letters, 2, transaction(2000, insert(other, value, b"x"))))) is is_left
+
+
 def test_a_truncated_table_has_no_blocked_rows_any_more() -> None:
     letters = letter_filter(blocked={(b"1",): position(500)})
     message = remainder(letters, 1, transaction(1000, update(ORDERS, b"1", b"x"), truncate(ORDERS), insert(ORDERS, b"1", b"y")))
@@ -173,6 +184,33 @@ def test_rows_of_a_table_without_a_key_are_blocked_when_it_has_another_column_th
     remainder(letters, 1, transaction(1000, insert(EVENTS, b"1", b"x")))
     changed = update(wider, b"1", b"y", None, old=(b"1", b"x", None))
     assert left(remainder(letters, 2, transaction(2000, changed))) == []
+
+
+def test_a_truncation_that_does_not_reach_the_destination_leaves_rows_blocked_and_their_letters() -> None:
+    exclusions = Exclusions({}, {KEY: {(b"1",): position(500)}}, room=100)
+    letters = DeadLetterFilter(exclusions, "w", truncates=lambda table: table == ITEMS)
+    message = remainder(letters, 1, transaction(1000, truncate(ORDERS, ITEMS), insert(ORDERS, b"1", b"y")))
+    assert left(message) == []
+    assert (letters.take_truncated(), positions(letters.take_letters())) == ([], ["0/3E8:2"])
+
+
+@pytest.mark.parametrize(
+    ("key", "same"),
+    [
+        ("numeric", (b"1.0", b"1.00")),
+        ("float8", (b"0", b"-0")),
+        ("character", (b"a", b"a  ")),
+        ("interval", (b"1 day", b"24:00:00")),
+        ("citext", (b"Key", b"kEY")),
+    ],
+)
+def test_a_row_that_comes_back_with_the_same_key_written_otherwise_waits_for_its_letters(
+    key: str, same: tuple[bytes, bytes]
+) -> None:
+    prices = table("public.prices", f"id {key}", "note text")
+    letters = letter_filter({position(1000): "too long"})
+    changes = insert(prices, same[0], b"x"), delete(prices, same[0], None), insert(prices, same[1], b"y")
+    assert left(remainder(letters, 1, transaction(1000, *changes))) == []
 
 
 def test_a_rejected_copied_row_becomes_the_insert_that_it_would_be() -> None:

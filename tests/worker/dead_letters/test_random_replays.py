@@ -45,11 +45,22 @@ def history(nats_server: NatsServer, group: str, target_database: Database) -> I
     loop.close()
 
 
-def walk(made: ReplayedHistory, seed: int, steps: int) -> None:
-    made.walk(steps)
+SHORT = (7, 107, 108, 112, 117, 136)
+STEPS = 60
+
+
+def walk(made: ReplayedHistory, seed: int) -> None:
+    made.walk(STEPS)
     assert made.target() == made.source(), f"history {seed}:\n" + "\n".join(made.steps)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SHORT)
 def test_source_and_target_are_equal_when_all_letters_are_replayed(history: Callable[[int], ReplayedHistory], seed: int) -> None:
-    walk(history(seed), seed, steps=40)
+    walk(history(seed), seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(1000, 2000, 100))
+def test_source_and_target_are_equal_after_many_more_histories(history: Callable[[int], ReplayedHistory], first: int) -> None:
+    for seed in range(first, first + 30):
+        walk(history(seed), seed)
