@@ -16,7 +16,7 @@ from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import ReplicaIdentity
-from pgsluice.worker.batches.ownership import NEVER_COPIED
+from pgsluice.worker.batches.ownership import NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.dead_letters.exclusions import table_key
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import WriteAgain
@@ -140,6 +140,23 @@ def test_letters_of_a_truncated_table_go_when_the_truncation_is_applied(worker: 
     registry.take([TaskReport(truncated=((oid, position),))])
     registry.remove_truncated()
     assert [stored.letter.table for stored in worker.letters()] == ["public.events", "public.orders"]
+
+
+def test_letters_of_a_table_that_is_copied_again_go_unless_they_are_newer_than_the_copy(worker: Worker) -> None:
+    registry = worker.registry()
+    take(registry, letter(1, insert(ORDERS, b"1", b"x")), letter(3, insert(ORDERS, b"3", b"x")))
+    assert [*registry.exclusions(Ownership({ORDERS.oid: Copy("second", 2000)})).blocked.values()] == [
+        {(b"3",): Position(LSN(3000), 1)}
+    ]
+    assert [str(stored.letter.position) for stored in worker.letters()] == ["0/BB8:1"]
+
+
+def test_when_the_first_letter_of_a_row_is_discarded_the_later_ones_are_applied_without_it(worker: Worker) -> None:
+    worker.target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note varchar(3))")
+    worker.queue(letter(1, insert(ORDERS, b"1", b"long")), letter(2, insert(ORDERS, b"1", b"ok")))
+    worker.loop.run(worker.stream.remove(worker.letters()[:1]))
+    worker.replay(worker.registry())
+    assert (worker.letters(), worker.target.table("public", "orders")) == ([], [("1", "ok")])
 
 
 @pytest.mark.parametrize("letters", [1, 3])
