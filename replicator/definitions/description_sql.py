@@ -62,7 +62,7 @@ BEGIN
       FROM pg_publication p LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = relation
      WHERE p.pubname = {publication};
     RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(
-                       a.attnum, a.attname, a.atttypid::bigint, format_type(a.atttypid, nullif(a.atttypmod, -1)), a.atttypmod,
+                       a.attnum, a.attname, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod), a.atttypmod,
                        a.attnotnull, array_position(primary_key, a.attnum), a.attidentity::text, a.attgenerated::text,
                        CASE WHEN cardinality(m.found) = 1 THEN m.found[1] END, coalesce(cardinality(m.found) > 1, false),
                        is_published AND CASE WHEN a.attgenerated = '' THEN coalesce(a.attnum = ANY(listed), true)
@@ -107,7 +107,7 @@ CREATE OR REPLACE FUNCTION {type}(changed oid) RETURNS jsonb
 BEGIN
     RETURN (SELECT jsonb_build_object(
                        'oid', t.oid::bigint, 'schema', n.nspname, 'name', t.typname, 'type_kind', t.typtype::text,
-                       'base', CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, nullif(t.typtypmod, -1)) ELSE '' END,
+                       'base', CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) ELSE '' END,
                        'labels', (SELECT coalesce(jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)
                                                             ORDER BY e.enumsortorder), '[]')
                                     FROM pg_enum e WHERE e.enumtypid = t.oid))

@@ -111,7 +111,7 @@ _SENDS_GENERATED: LiteralString = "SELECT FROM pg_publication p WHERE p.pubname 
 
 _COLUMNS: LiteralString = """
     SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint,
-           format_type(a.atttypid, nullif(a.atttypmod, -1)), a.atttypmod, a.attnotnull,
+           format_type(a.atttypid, a.atttypmod), a.atttypmod, a.attnotnull,
            p.position::int,
            c.relreplident = 'f' OR (c.relreplident = 'd' AND p.position IS NOT NULL)
                OR (c.relreplident = 'i' AND a.attnum = ANY(coalesce(r.indkey::int2[], '{}'))),
@@ -152,7 +152,7 @@ _PUBLISHED: LiteralString = """
 _OF_SCHEMA: LiteralString = "OR c.relnamespace IN (SELECT s.pnnspid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid)"
 
 _TYPE_NAMES: LiteralString = """
-    SELECT format_type(type_oid, nullif(typmod, -1))
+    SELECT format_type(type_oid, typmod)
       FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS w (type_oid, typmod, ordinality)
      ORDER BY ordinality
 """

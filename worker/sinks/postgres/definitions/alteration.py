@@ -42,7 +42,7 @@ from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import is_transient
-from pgsluice.worker.sinks.postgres.target.table import known_type
+from pgsluice.worker.sinks.postgres.target.type_names import known_type
 
 _log = telemetry.logger(__name__)
 

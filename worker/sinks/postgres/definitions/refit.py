@@ -18,12 +18,13 @@ from pgsluice.worker.definitions.policy import Action, Kind, Policies
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTables
 from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.table import emptying_statement, keys_of, known_type
+from pgsluice.worker.sinks.postgres.target.table import emptying_statement, keys_of
+from pgsluice.worker.sinks.postgres.target.type_names import known_type
 
 Statement = sql.Composed
 
 _PRIMARY_KEY = "SELECT conkey FROM pg_constraint WHERE contype = 'p' AND conrelid = %s"
-_TYPES = "SELECT attnum, format_type(atttypid, nullif(atttypmod, -1)) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
+_TYPES = "SELECT attnum, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
 
 
 def refitting(connection: Connection, known_tables: KnownTables, policies: Policies, table: Table) -> list[Statement]:

@@ -28,8 +28,8 @@ from pgsluice.worker.sinks.postgres.target.table import (
     key_error,
     missing_error,
     target_table,
-    type_here,
 )
+from pgsluice.worker.sinks.postgres.target.type_names import type_here
 
 SHOWN = 5
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -44,7 +44,7 @@ _GRANTS: LiteralString = """
 """
 
 _TYPES: LiteralString = """
-    SELECT a.attnum, format_type(a.atttypid, nullif(a.atttypmod, -1)), t.typcategory::text
+    SELECT a.attnum, format_type(a.atttypid, a.atttypmod), t.typcategory::text
       FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
 
@@ -267,6 +267,6 @@ def _holds(target: str, source: str) -> bool:
     source_base, _, source_length = source.partition("(")
     if base == "numeric" and not length:
         return source_base == "numeric"
-    if base == "character varying" and source_base in ("character varying", "character"):
+    if base == "character varying" and source_base in ("character varying", "character", "bpchar"):
         return not length or (source_length != "" and int(length.rstrip(")")) >= int(source_length.rstrip(")")))
     return False

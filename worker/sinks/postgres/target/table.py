@@ -7,7 +7,6 @@ for a table that is filled by a copy gets them when it is full (``own.pending_ke
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,21 +21,9 @@ from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, CatalogEntry
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import OwnedSequence
+from pgsluice.worker.sinks.postgres.target.type_names import known_type
 
 _log = telemetry.logger(__name__)
-
-TEXT = "text"
-
-_IDENTIFIER = r'(?:"(?:[^"]|"")+"|[a-z_][a-z0-9_]*)'
-_TYPE_NAME = re.compile(
-    rf"""(?P<name>(?:character|bit)[ ]varying|double[ ]precision|{_IDENTIFIER}(?:\.{_IDENTIFIER})?)
-    (?P<fields>(?<=interval)[ ](?:year|month|day|hour|minute|second)(?:[ ]to[ ](?:month|hour|minute|second))?)?
-    (?P<modifiers>\((?:-?[0-9]+|[A-Za-z][A-Za-z0-9]*)(?:,(?:-?[0-9]+|[A-Za-z][A-Za-z0-9]*))*\))?
-    (?P<zone>[ ]with(?:out)?[ ]time[ ]zone)?
-    (?P<dimensions>(?:\[\])*)""",
-    re.VERBOSE,
-)
-"""A type as ``format_type`` writes it: "character varying(7)[]", "timestamp(3) with time zone", "interval day to second(3)"."""
 
 _SHAPE = """
 SELECT c.relkind = 'p', EXISTS (SELECT FROM pg_constraint r WHERE r.contype = 'f' AND r.confrelid = c.oid AND r.conrelid <> c.oid)
@@ -64,41 +51,6 @@ def table_definition(table: Table, types: list[str]) -> sql.Composed:
         not_null = sql.SQL(" NOT NULL" if column.not_null else "")
         parts.append(sql.SQL("{} {}{}").format(sql.Identifier(column.name), sql.SQL(type_name), not_null))
     return sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(table.schema, table.name), sql.SQL(", ").join(parts))
-
-
-def known_type(connection: Connection, table: str, column: str, type_name: str) -> str:
-    """Returns the type as ``type_here`` does, and text where the target has no such type."""
-    known = type_here(connection, type_name)
-    if known is not None:
-        return known
-    _log.warning(
-        "the target does not have a column's type; the column becomes text",
-        table=table,
-        column=column,
-        type=type_name,
-    )
-    return TEXT
-
-
-def type_here(connection: Connection, type_name: str) -> str | None:
-    """Returns the target's name of the source's type ``type_name``, safe to put into a statement; None when the target has
-    none. Where the target has one, ``type_name`` is safe too.
-
-    PostgreSQL reads a name as its parser does, with comments and whatever else is no part of it. So the text is the target's own,
-    and of the source's only the modifiers."""
-    parts = _TYPE_NAME.fullmatch(type_name)
-    if parts is None:
-        return None
-    try:
-        with connection.transaction():
-            query = "SELECT format_type(to_regtype(%s), NULL)"
-            row = connection.execute(query, [parts["name"] + (parts["zone"] or "")]).fetchone()
-    except psycopg.errors.SyntaxError:
-        return None
-    if row is None or row[0] is None:
-        return None
-    name, space, zone = row[0].partition(" with")  # modifiers of times stand before it
-    return f"{name}{parts['fields'] or ''}{parts['modifiers'] or ''}{space}{zone}{parts['dimensions']}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
-from pgsluice.worker.sinks.postgres.target.table import create_table, known_type
+from pgsluice.worker.sinks.postgres.target.table import create_table
+from pgsluice.worker.sinks.postgres.target.type_names import known_type
 from tests.changes_builder import delete, insert, table, update
 from tests.servers import Database
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
@@ -108,6 +109,12 @@ def test_a_temporal_key_does_not_do_and_one_beside_it_does(target: Target) -> No
         ("numeric(10,-2)", "numeric(10,-2)"),
         ("bit varying(5)", "bit varying(5)"),
         ('"char"', '"char"'),
+        *((told, "bpchar") for told in ("bpchar", "character")),
+        *((told, '"bit"') for told in ("bit", '"bit"')),
+        ("bpchar[]", "bpchar[]"),
+        ("character(5)", "character(5)"),
+        ("bpchar(5)", "character(5)"),
+        ("bit(3)[]", "bit(3)[]"),
         ('public."Odd -- name"[]', 'public."Odd -- name"[]'),
         *(
             (told, "text")

@@ -1,0 +1,63 @@
+"""The name of a type: as the source writes it, and as the target calls the same type."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+
+from pgsluice.shared import telemetry
+from pgsluice.worker.sinks.postgres.target.connection import Connection
+
+_log = telemetry.logger(__name__)
+
+TEXT = "text"
+
+_IDENTIFIER = r'(?:"(?:[^"]|"")+"|[a-z_][a-z0-9_]*)'
+_TYPE_NAME = re.compile(
+    rf"""(?P<name>(?:character|bit)[ ]varying|double[ ]precision|{_IDENTIFIER}(?:\.{_IDENTIFIER})?)
+    (?P<fields>(?<=interval)[ ](?:year|month|day|hour|minute|second)(?:[ ]to[ ](?:month|hour|minute|second))?)?
+    (?P<modifiers>\((?:-?[0-9]+|[A-Za-z][A-Za-z0-9]*)(?:,(?:-?[0-9]+|[A-Za-z][A-Za-z0-9]*))*\))?
+    (?P<zone>[ ]with(?:out)?[ ]time[ ]zone)?
+    (?P<dimensions>(?:\[\])*)""",
+    re.VERBOSE,
+)
+"""A type as ``format_type`` writes it: "character varying(7)[]", "timestamp(3) with time zone", "interval day to second(3)"."""
+
+_TYPE_HERE = "SELECT format_type(to_regtype(%(name)s), %(typmod)s)"
+
+
+def known_type(connection: Connection, table: str, column: str, type_name: str) -> str:
+    """Returns the type as ``type_here`` does, and text where the target has no such type."""
+    known = type_here(connection, type_name)
+    if known is not None:
+        return known
+    _log.warning(
+        "the target does not have a column's type; the column becomes text",
+        table=table,
+        column=column,
+        type=type_name,
+    )
+    return TEXT
+
+
+def type_here(connection: Connection, type_name: str) -> str | None:
+    """Returns the target's name of the source's type ``type_name``, safe to put into a statement; None when the target has
+    none. Where the target has one, ``type_name`` is safe too.
+
+    PostgreSQL reads a name as its parser does, with comments and whatever else is no part of it. So the text is the target's own,
+    and of the source's only the modifiers."""
+    parts = _TYPE_NAME.fullmatch(type_name)
+    if parts is None:
+        return None
+    # Without a length "character" and "bit" would be those of one: format_type says "bpchar" and '"bit"' for -1.
+    parameters = {"name": parts["name"] + (parts["zone"] or ""), "typmod": None if parts["modifiers"] else -1}
+    try:
+        with connection.transaction():
+            row = connection.execute(_TYPE_HERE, parameters).fetchone()
+    except psycopg.errors.SyntaxError:
+        return None
+    if row is None or row[0] is None:
+        return None
+    name, space, zone = row[0].partition(" with")  # modifiers of times stand before it
+    return f"{name}{parts['fields'] or ''}{parts['modifiers'] or ''}{space}{zone}{parts['dimensions']}"
