@@ -5,6 +5,8 @@ The form of what they return is specified in ``shared/wire/definition.py``.
 
 from __future__ import annotations
 
+from pgsluice.replicator.source.column_sql import COLLATION, NOT_NULL
+
 NAME = """
 CREATE OR REPLACE FUNCTION {name}(relation oid) RETURNS jsonb
     LANGUAGE plpgsql AS $pgsluice$
@@ -45,8 +47,8 @@ END
 $pgsluice$
 """
 
-COLUMNS = """
-CREATE OR REPLACE FUNCTION {columns}(relation oid, below oid[], is_published boolean) RETURNS jsonb
+COLUMNS = f"""
+CREATE OR REPLACE FUNCTION {{columns}}(relation oid, below oid[], is_published boolean) RETURNS jsonb
     LANGUAGE plpgsql AS $pgsluice$
 -- What older rows have in a column that was added is noted where the rows are, so for a partitioned table in its partitions.
 DECLARE
@@ -57,17 +59,18 @@ BEGIN
     primary_key := ARRAY(SELECT k.attnum FROM pg_index i, unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY k (attnum, n)
                           WHERE i.indrelid = relation AND i.indisprimary ORDER BY k.n);
     -- Lists of columns are there since PostgreSQL 15; since 18 generated columns may be published.
-    SELECT translate(to_jsonb(r) ->> 'prattrs', '[]', '{{}}')::int2[], to_jsonb(p) ->> 'pubgencols' = 's'
+    SELECT translate(to_jsonb(r) ->> 'prattrs', '[]', '{{{{}}}}')::int2[], to_jsonb(p) ->> 'pubgencols' = 's'
       INTO listed, takes_stored
       FROM pg_publication p LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = relation
-     WHERE p.pubname = {publication};
+     WHERE p.pubname = {{publication}};
     RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(
                        a.attnum, a.attname, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod), a.atttypmod,
-                       a.attnotnull, array_position(primary_key, a.attnum), a.attidentity::text, a.attgenerated::text,
+                       {NOT_NULL}, array_position(primary_key, a.attnum), a.attidentity::text, a.attgenerated::text,
                        CASE WHEN cardinality(m.found) = 1 THEN m.found[1] END, coalesce(cardinality(m.found) > 1, false),
                        is_published AND CASE WHEN a.attgenerated = '' THEN coalesce(a.attnum = ANY(listed), true)
                                              WHEN takes_stored IS NULL THEN false
-                                             ELSE coalesce(a.attnum = ANY(listed), takes_stored AND a.attgenerated = 's') END
+                                             ELSE coalesce(a.attnum = ANY(listed), takes_stored AND a.attgenerated = 's') END,
+                       {COLLATION}
                    ) ORDER BY a.attnum), '[]')
               FROM pg_attribute a
               LEFT JOIN (SELECT l.attname, array_agg(DISTINCT (l.attmissingval::text::text[])[1]) AS found FROM pg_attribute l

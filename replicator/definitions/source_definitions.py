@@ -219,4 +219,5 @@ def _column(column: RelationColumn, known: DefinedColumn) -> Column:
         identity=known.identity,
         generated=known.generated,
         number=known.number,
+        collation=known.collation,
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
+from pgsluice.replicator.source.column_sql import COLLATION, NOT_NULL
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.errors import TerminalError
@@ -109,13 +110,13 @@ _LIMITED: LiteralString = """
 
 _SENDS_GENERATED: LiteralString = "SELECT FROM pg_publication p WHERE p.pubname = %s AND to_jsonb(p) ->> 'pubgencols' = 's'"
 
-_COLUMNS: LiteralString = """
+_COLUMNS: LiteralString = f"""
     SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint,
-           format_type(a.atttypid, a.atttypmod), a.atttypmod, a.attnotnull,
+           format_type(a.atttypid, a.atttypmod), a.atttypmod, {NOT_NULL},
            p.position::int,
            c.relreplident = 'f' OR (c.relreplident = 'd' AND p.position IS NOT NULL)
-               OR (c.relreplident = 'i' AND a.attnum = ANY(coalesce(r.indkey::int2[], '{}'))),
-           a.attidentity::text, a.attgenerated::text, a.attnum::int
+               OR (c.relreplident = 'i' AND a.attnum = ANY(coalesce(r.indkey::int2[], '{{}}'))),
+           a.attidentity::text, a.attgenerated::text, a.attnum::int, {COLLATION}
       FROM pg_attribute a
       JOIN pg_class c ON c.oid = a.attrelid
       LEFT JOIN (SELECT i.indrelid, n.attnum, n.position
@@ -255,6 +256,7 @@ async def _described(source: Source, relation: Relation, columns_now: Sequence[C
             identity="" if now is None else now.identity,
             generated="" if now is None else now.generated,
             number=0 if now is None else now.number,
+            collation="" if now is None else now.collation,
         )
         columns.append(described)
     return Table(relation.oid, relation.schema, relation.name, relation.replica_identity, tuple(columns))

@@ -11,7 +11,8 @@
         table         a table as the command left it: oid, schema, name, relkind, filenode, replica_identity
                       (pg_class.relreplident), identity_columns (numbers; all when it is FULL), published, and two lists:
                       columns     [number, name, type oid, type, typmod, not null, position in the primary key or null,
-                                  identity, generated, missing or null, missing differs, published]
+                                  identity, generated, missing or null, missing differs, published,
+                                  how a nondeterministic collation compares or ""]
                       partitions  [oid, oid of the table above, schema, name, filenode, bound, constraint or null], in any depth
         published     the same; ALTER PUBLICATION named the table, which may have been published before
         unpublished   oid, schema, name: it is published no more, or only under another
@@ -64,7 +65,8 @@ NOTE_TAG = "note"
 
 _NUMBER, _TEXT, _FLAG, _NUMBER_OR_NULL, _TEXT_OR_NULL = (int,), (str,), (bool,), (int, type(None)), (str, type(None))
 
-_COLUMN = (_NUMBER, _TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, _NUMBER_OR_NULL, _TEXT, _TEXT, _TEXT_OR_NULL, _FLAG, _FLAG)
+_COLUMN = (_NUMBER, _TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, _NUMBER_OR_NULL, _TEXT, _TEXT, _TEXT_OR_NULL, _FLAG, _FLAG, _TEXT)
+_COLUMN_OF_EARLIER = _COLUMN[:-1]
 _PARTITION = (_NUMBER, _NUMBER, _TEXT, _TEXT, _NUMBER, _TEXT, _TEXT_OR_NULL)
 _LABEL = (_NUMBER, _TEXT)
 """What the elements of a list may be."""
@@ -73,7 +75,8 @@ _LABEL = (_NUMBER, _TEXT)
 @dataclass(frozen=True, slots=True)
 class DefinedColumn:
     """``number`` is ``attnum``, which stays through renames and is never given again. ``missing``: see above; ``missing_differs``
-    when partitions disagree about it, so that what older rows have cannot be told. ``is_published``: rows carry it."""
+    when partitions disagree about it, so that what older rows have cannot be told. ``is_published``: rows carry it.
+    ``collation``: as ``table.Column`` has it; what earlier versions installed does not tell it."""
 
     number: int
     name: str
@@ -87,6 +90,7 @@ class DefinedColumn:
     missing: str | None
     missing_differs: bool
     is_published: bool
+    collation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +304,7 @@ def _event(fields: dict[str, Any]) -> DefinitionEvent:
 
 def _table(fields: dict[str, Any]) -> TableDefinition:
     oid, schema, name = _named(fields)
-    columns = tuple(DefinedColumn(*_values(values, _COLUMN)) for values in _list(fields, "columns"))
+    columns = tuple(_column(values) for values in _list(fields, "columns"))
     identity_columns = tuple(_of_types(number, _NUMBER) for number in _list(fields, "identity_columns"))
     numbers = {column.number for column in columns}
     if len(numbers) != len(columns) or not numbers.issuperset(identity_columns):
@@ -317,6 +321,11 @@ def _table(fields: dict[str, Any]) -> TableDefinition:
         columns=columns,
         partitions=tuple(DefinedPartition(*_values(values, _PARTITION)) for values in _list(fields, "partitions")),
     )
+
+
+def _column(values: object) -> DefinedColumn:
+    is_of_earlier = isinstance(values, list) and len(values) == len(_COLUMN_OF_EARLIER)
+    return DefinedColumn(*_values(values, _COLUMN_OF_EARLIER if is_of_earlier else _COLUMN))
 
 
 def _named(fields: dict[str, Any]) -> tuple[int, str, str]:

@@ -43,7 +43,8 @@ class Column:
     FULL). ``primary_key_position`` counts from 1 in the order of the primary key; None outside it, and in every column when the
     catalog's key is no longer the one that the flags speak of.
     ``identity`` and ``generated`` are ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither). ``number`` is
-    ``attnum``, which stays when the column is renamed and is never given again; 0 where it is not known.
+    ``attnum``, which stays when the column is renamed and is never given again; 0 where it is not known. ``collation`` says how
+    a nondeterministic collation compares (``shared.postgres.collation``), "" for every other.
     """
 
     name: str
@@ -56,6 +57,12 @@ class Column:
     identity: str
     generated: str
     number: int = 0
+    collation: str = ""
+
+    def encode(self) -> list[Any]:
+        """Without the collation where there is none to tell: earlier versions know no such field."""
+        values = _column_values(self)
+        return list(values if self.collation else values[:-1])
 
 
 _column_values = attrgetter(*(field.name for field in fields(Column)))
@@ -110,7 +117,7 @@ class Table:
             "schema": self.schema,
             "table": self.name,
             "replica_identity": self.replica_identity.value,
-            "columns": [list(_column_values(column)) for column in self.columns],
+            "columns": [column.encode() for column in self.columns],
         }
         return relation | ({"origin": self.origin} if self.origin else {})
 
@@ -128,7 +135,7 @@ class Table:
 
 
 _NUMBER, _TEXT, _FLAG = (int,), (str,), (bool,)
-_COLUMN = (_TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, (int, type(None)), _FLAG, _TEXT, _TEXT, _NUMBER)
+_COLUMN = (_TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, (int, type(None)), _FLAG, _TEXT, _TEXT, _NUMBER, _TEXT)
 """Types that the fields of a column may have."""
 
 

@@ -89,6 +89,23 @@ def test_what_older_rows_have_can_be_said_again_as_a_default(stream: Stream) -> 
     assert not different
 
 
+def test_what_holds_for_every_row_and_how_keys_compare_is_told(stream: Stream) -> None:
+    """The system's PostgreSQL 15 has ICU, and so collations that are not deterministic."""
+    is_newest = stream.database.server.version >= 18
+    collation = "" if is_newest else "COLLATE folds"
+    if not is_newest:
+        stream.database.execute("CREATE COLLATION folds (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    stream.database.execute(f"ALTER TABLE t ADD word text {collation}, ADD c bpchar, ADD d int NOT NULL DEFAULT 1, ADD e int")
+    if is_newest:
+        stream.database.execute("ALTER TABLE t ADD CONSTRAINT e NOT NULL e NOT VALID")
+    stream.read()
+    columns = tables_of(stream.events)[-1].columns
+    assert {column.name for column in columns if column.not_null} == {"a", "d"}
+    told = {column.name: column.collation for column in columns if column.collation}
+    assert told == ({} if is_newest else {"word": "i und-u-ks-level2"})
+    assert {column.name: column.type_name for column in columns}["c"] == "bpchar"
+
+
 TREES = """
 CREATE TABLE plain (a int PRIMARY KEY, b int);
 CREATE UNLOGGED TABLE unlogged (a int);

@@ -14,7 +14,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import select_tables
 from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.shared.wire.table import ReplicaIdentity, Table
 from tests.replicator.copier import PAGE_BYTES, Copier
 from tests.replicator.source.detaching import begin_detaching
 from tests.servers import Database, PostgresServer
@@ -47,6 +47,36 @@ def test_the_descriptor_has_keys_and_types_of_the_columns(copier: Copier) -> Non
     assert columns["a"].identity == "a"
     assert columns["b"].typmod > 0
     assert not columns["b"].not_null
+
+
+NOT_VALID = """
+CREATE TABLE t (a int PRIMARY KEY, blank int, validated int, b bpchar, c "bit");
+INSERT INTO t (a) VALUES (1);
+ALTER TABLE t ADD CONSTRAINT blank NOT NULL blank NOT VALID, ADD CONSTRAINT validated NOT NULL validated NOT VALID;
+UPDATE t SET validated = 1, blank = 1;
+ALTER TABLE t VALIDATE CONSTRAINT validated;
+"""
+
+
+def test_not_null_counts_when_it_is_validated(copier: Copier) -> None:
+    copier.source.execute(NOT_VALID)
+    [copied] = copier.read("t")
+    assert [column.name for column in copied.table.columns if column.not_null] == ["a", "validated"]
+    assert [column.type_name for column in copied.table.columns[-2:]] == ["bpchar", '"bit"']
+
+
+def test_a_nondeterministic_collation_is_told(copier: Copier, postgres_of: Callable[[int], PostgresServer]) -> None:
+    """Only servers with ICU have such, as the system's own is."""
+    source = postgres_of(15).create_database(copier.source.dbname)
+    source.execute(
+        "CREATE COLLATION folds (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        'CREATE TABLE t (a text COLLATE "C" PRIMARY KEY, word text COLLATE folds, plain text)'
+    )
+    [copied] = replace(copier, source=source).read("t")
+    source.drop()
+    assert {c.name: c.collation for c in copied.table.columns if c.collation} == {"word": "i und-u-ks-level2"}
+    assert Table.decode(copied.table.encode()) == copied.table
+    assert [len(column) for column in copied.table.encode()["columns"]] == [10, 11, 10]
 
 
 @pytest.mark.parametrize(("identity", "keys"), [("FULL", ["a", "b"]), ("USING INDEX t_b", ["b"]), ("NOTHING", [])])

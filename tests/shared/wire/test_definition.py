@@ -34,7 +34,7 @@ from pgsluice.shared.wire.table import ReplicaIdentity
 TOKEN = "a token that nobody knows"
 
 ID = DefinedColumn(1, "id", 20, "bigint", -1, True, 1, "a", "", None, False, True)
-NOTE = DefinedColumn(3, "note", 25, "text", -1, False, None, "", "", "none", False, True)
+NOTE = DefinedColumn(3, "note", 25, "text", -1, False, None, "", "", "none", False, True, "i und-u-ks-level2")
 TABLE = TableDefinition(
     16385,
     "shop",
@@ -61,8 +61,8 @@ ENCODED_TABLE: dict[str, Any] = {
     "identity_columns": [1],
     "published": True,
     "columns": [
-        [1, "id", 20, "bigint", -1, True, 1, "a", "", None, False, True],
-        [3, "note", 25, "text", -1, False, None, "", "", "none", False, True],
+        [1, "id", 20, "bigint", -1, True, 1, "a", "", None, False, True, ""],
+        [3, "note", 25, "text", -1, False, None, "", "", "none", False, True, "i und-u-ks-level2"],
     ],
     "partitions": [[16390, 16385, "shop", "orders_1", 16391, "FOR VALUES IN (1)", "(id = 1)"]],
 }
@@ -174,6 +174,13 @@ def test_what_a_later_version_adds_is_passed_over() -> None:
     longer = [[*column, "more"] for column in ENCODED_TABLE["columns"]]
     fields = ENCODED_TABLE | {"columns": longer, "comment": "a table"}
     assert DefinitionMessage.decode(orjson.dumps(fields)).event == TableDefined("ALTER TABLE", TABLE)
+
+
+def test_what_an_earlier_version_installed_tells_no_collations() -> None:
+    shorter = [column[:-1] for column in ENCODED_TABLE["columns"]]
+    event = DefinitionMessage.decode(orjson.dumps(ENCODED_TABLE | {"columns": shorter})).event
+    assert isinstance(event, TableDefined)
+    assert [column.collation for column in event.table.columns] == ["", ""]
 
 
 def test_the_token_is_compared_and_never_shown() -> None:
