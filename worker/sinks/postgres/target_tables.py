@@ -20,6 +20,7 @@ from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.target.catalog import Catalog, CatalogEntry, find_table, read_catalog
 from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.key_types import check_key_types
 from pgsluice.worker.sinks.postgres.target.sequences import MissingSequences, owned_sequences
 from pgsluice.worker.sinks.postgres.target.table import (
     TargetTable,
@@ -100,6 +101,7 @@ class TargetTables(Mapping[Table, TargetTable]):
         target = target_table(table, entry, place, known_columns(table, entry.oid, known), leaves_out=leaves_out)
         if not has_unique_key(target, entry) and not self._pending_keys.include(connection, table):
             raise key_error(target, entry.partition_columns)
+        check_key_types(target, entry)
         return target if self._missing_sequences is None else self._with_sequences(connection, target, self._missing_sequences)
 
     def _find(

@@ -22,6 +22,7 @@ from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.preflight.target_role import TargetRole
 from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, Catalog, CatalogEntry, find_table, read_catalog
 from pgsluice.worker.sinks.postgres.target.connection import Connection, grant_of_replica_role
+from pgsluice.worker.sinks.postgres.target.key_types import check_key_types
 from pgsluice.worker.sinks.postgres.target.table import (
     TargetTable,
     has_unique_key,
@@ -140,6 +141,8 @@ class TableFit:
         with self._looking("target-key", table):
             if not has_unique_key(target, entry) and not is_pending:
                 raise key_error(target, entry.partition_columns)
+        with self._looking("target-key-type", table):
+            check_key_types(target, entry)
 
     def _look_at_rights(self, table: Table, place: tuple[str, str], entry: CatalogEntry) -> None:
         row = self._connection.execute(_GRANTS, {"needed": list(NEEDED), "oid": entry.oid}).fetchone()

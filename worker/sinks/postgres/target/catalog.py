@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgsluice.shared.postgres.collation import NONDETERMINISTIC
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -16,7 +17,7 @@ SELECT n.nspname, c.relname, c.oid, c.relkind
 FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
 JOIN pg_namespace n ON n.nspname = wanted.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
 """
-_COLUMNS = """
+_COLUMNS = f"""
 SELECT a.attrelid, a.attname, a.attnum, a.attnotnull, a.attgenerated, a.attidentity, a.atthasdef OR t.typdefault IS NOT NULL,
        CASE WHEN t.typtype = 'e' THEN true
             WHEN a.atttypid = 'numeric'::regtype THEN a.atttypmod <> -1
@@ -29,7 +30,10 @@ SELECT a.attrelid, a.attname, a.attnum, a.attnotnull, a.attgenerated, a.attident
                  JOIN pg_amop p ON p.amopfamily = k.opcfamily AND p.amoplefttype = k.opcintype AND p.amoprighttype = k.opcintype
                                AND p.amopstrategy = 3
                  JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
-                 WHERE k.opcdefault AND k.opcintype = base.type AND n.nspname <> 'pg_catalog'), '')
+                 WHERE k.opcdefault AND k.opcintype = base.type AND n.nspname <> 'pg_catalog'), ''),
+       format_type(base.type, base.typmod), coalesce({NONDETERMINISTIC.format("c")}, ''),
+       a.attnotnull AND NOT EXISTS (SELECT FROM pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
+                                                                  AND v.conkey = ARRAY[a.attnum] AND NOT v.convalidated)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
 CROSS JOIN LATERAL (
     WITH RECURSIVE below (type, typmod, depth) AS (
@@ -38,6 +42,16 @@ CROSS JOIN LATERAL (
         SELECT b.typbasetype, b.typtypmod, depth + 1 FROM below JOIN pg_type b ON b.oid = below.type WHERE b.typtype = 'd')
     SELECT type, typmod, depth FROM below ORDER BY depth DESC LIMIT 1) AS base
 WHERE a.attrelid = ANY (%(tables)s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum
+"""
+_FOLDING_INDEXES = f"""
+SELECT i.indrelid, i.indexrelid::regclass::text, a.attname, {NONDETERMINISTIC.format("c")},
+       ARRAY(SELECT e.attname FROM unnest(i.indkey[:i.indnkeyatts - 1]) AS k(attnum)
+             JOIN pg_attribute e ON e.attrelid = i.indrelid AND e.attnum = k.attnum)
+FROM pg_index i
+CROSS JOIN LATERAL unnest(i.indkey[:i.indnkeyatts - 1], i.indcollation[:i.indnkeyatts - 1]) AS k(attnum, collated)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+JOIN pg_collation c ON c.oid = k.collated AND NOT c.collisdeterministic AND c.oid <> a.attcollation
+WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
 """
 _EXACT_TYPES = ["boolean", "bytea", "smallint", "integer", "bigint", "oid", "date", "timestamp", "timestamptz", "uuid"]
 _EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
@@ -61,7 +75,8 @@ WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indimmediate AND i.indisvali
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
     """``number`` is its ``attnum``, 0 for one that is not there. ``exact``, ``domain_type`` and ``equality`` are what
-    ``TargetTable`` says of its columns."""
+    ``TargetTable`` says of its columns. ``type_name`` is that of its type, of a domain the one below; ``collation`` is what
+    ``wire.table.Column`` has. ``holds_no_null`` is false where a NOT NULL was not validated, which is one for new rows."""
 
     name: str
     number: int
@@ -72,10 +87,24 @@ class TargetColumn:
     exact: bool
     domain_type: str
     equality: str
+    type_name: str
+    collation: str
+    holds_no_null: bool
 
 
-LEFT_OUT = TargetColumn("", 0, False, "left out", "", True, False, "", "")
+LEFT_OUT = TargetColumn("", 0, False, "left out", "", True, False, "", "", "", "", False)
 """In the place of a column that the target is not to have. Nothing writes it, as nothing writes a generated one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldingIndex:
+    """A unique index of ``columns`` that ON CONFLICT goes by too, in which values of ``column`` compare by a nondeterministic
+    collation that the column itself does not have."""
+
+    name: str
+    column: str
+    collation: str
+    columns: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +118,7 @@ class CatalogEntry:
     references: frozenset[int]
     unique_keys: Sequence[set[str]]
     partition_columns: Sequence[str]
+    folding_indexes: Sequence[FoldingIndex]
 
 
 Catalog = Mapping[tuple[str, str], CatalogEntry]
@@ -131,6 +161,7 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
     columns = _by_oid(connection.execute(_COLUMNS, parameters).fetchall())
     references = _by_oid(connection.execute(_REFERENCES, [oids]).fetchall())
     partition_columns = _by_oid(connection.execute(_PARTITION_COLUMNS, [oids]).fetchall())
+    folding_indexes = _by_oid(connection.execute(_FOLDING_INDEXES, [oids]).fetchall())
     keys = unique_keys(connection, oids)
     return {
         (schema, name): CatalogEntry(
@@ -140,6 +171,7 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
             references=frozenset(referred for (referred,) in references[oid]),
             unique_keys=keys.get(oid, []),
             partition_columns=[column for (column,) in partition_columns[oid]],
+            folding_indexes=[FoldingIndex(*index) for index in folding_indexes[oid]],
         )
         for schema, name, oid, kind in found
     }

@@ -93,7 +93,7 @@ class TargetTable:
     numerics can be equal and yet read 1.0 and 1.00. ``domain_types`` are the types below the columns' domains ("" where there is
     none): a stage has those, because a domain may refuse the NULL of a value that was not sent. ``equality`` are the operators
     that the columns' indexes go by, with their schema ("" for ``=`` of pg_catalog). ``references`` are the OIDs of the tables
-    that its foreign keys point to. ``not_null`` are columns that the target keeps free of NULL. ``sequences`` are to be kept
+    that its foreign keys point to. ``not_null`` are columns in which no row of the target has NULL. ``sequences`` are to be kept
     ahead of the rows.
     """
 
@@ -188,7 +188,7 @@ def target_table(
         references=entry.references,
         place=place,
         columns=tuple(at_target),
-        not_null=frozenset(i for i, column in enumerate(at_target) if column.not_null),
+        not_null=frozenset(i for i, column in enumerate(at_target) if column.holds_no_null),
         is_partitioned=entry.kind == "p",
     )
 

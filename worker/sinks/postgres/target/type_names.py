@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Self
 
 import psycopg
 
@@ -23,6 +25,29 @@ _TYPE_NAME = re.compile(
     re.VERBOSE,
 )
 """A type as ``format_type`` writes it: "character varying(7)[]", "timestamp(3) with time zone", "interval day to second(3)"."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeName:
+    """A name, taken apart: ``base`` without what follows, as "character varying" and "timestamp with time zone"."""
+
+    base: str
+    fields: str
+    modifiers: tuple[int, ...]
+    is_array: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """None for what is no name of a type, or has modifiers that are no numbers, as PostGIS's."""
+        parts = _TYPE_NAME.fullmatch(text)
+        if parts is None:
+            return None
+        modifiers = parts["modifiers"].strip("()").split(",") if parts["modifiers"] else []
+        if not all(each.lstrip("-").isdecimal() for each in modifiers):
+            return None
+        base = parts["name"] + (parts["zone"] or "")
+        return cls(base, parts["fields"] or "", tuple(map(int, modifiers)), bool(parts["dimensions"]))
+
 
 _TYPE_HERE = "SELECT format_type(to_regtype(%(name)s), %(typmod)s)"
 
