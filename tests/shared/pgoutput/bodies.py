@@ -65,7 +65,7 @@ def table_of(relation: Relation) -> Table:
             Column(
                 name=column.name,
                 type_oid=column.type_oid,
-                type_name="text",
+                type_name="integer" if column.type_oid == 23 else "text",
                 typmod=column.typmod,
                 not_null=column.identity_key,
                 primary_key_position=keyed.index(index) + 1 if column.identity_key else None,

@@ -200,27 +200,36 @@ class TableFit:
                 self._compare(target, column, at_target.name, name, category)
 
     def _compare(self, target: TargetTable, column: Column, name: str, type_name: str, category: str) -> None:
-        if type_name == column.type_name or type_name == "text":
+        here = self._type_here(column.type_name)
+        if type_name in (column.type_name, here) or _holds(type_name, column.type_name):
             return
-        if _holds(type_name, column.type_name):
-            return
-        is_known = self._is_known(column.type_name)
-        row = self._connection.execute(_CATEGORY, [column.type_name]).fetchone() if is_known else None
+        row = self._connection.execute(_CATEGORY, [here]).fetchone() if here else None
         source_category = None if row is None else row[0]
         table, identifier = target.identifier.as_string(), sql.Identifier(name).as_string()
-        cast = f"{identifier}::text" + ("" if column.type_name == "text" else f"::{column.type_name}")
-        cure = f"ALTER TABLE {table} ALTER COLUMN {identifier} TYPE {column.type_name} USING {cast}"
+        wanted = here or column.type_name
+        cast = f"{identifier}::text" + ("" if wanted == "text" else f"::{wanted}")
+        cure = f"ALTER TABLE {table} ALTER COLUMN {identifier} TYPE {wanted} USING {cast}"
+        if type_name == "text":
+            self._look_at_text(target, name, here, cure)
+            return
         fact = (
             f"column '{name}' of table '{target.table.qualified_name}' at the target is {type_name}, the source's is"
             f" {column.type_name}"
         )
-        cures = (cure,) if is_known else ()
+        cures = (cure,) if here else ()
         fits = source_category is None or source_category == category or category == _TEXT
         if fits:
             remedy = f"values that do not fit become dead letters; to be sure: {cure}"
             self.found.note("target-column-type", Severity.WARNING, fact, remedy, statements=cures)
         else:
             self.found.note("target-column-type", Severity.ERROR, fact, cure, statements=cures)
+
+    def _look_at_text(self, target: TargetTable, name: str, here: str | None, cure: str) -> None:
+        """Text holds everything; a column may be of it because its type was missing when the table was made."""
+        if here and "." in here:
+            fact = f"column '{name}' of table '{target.table.qualified_name}' at the target is text, and its type {here} is there"
+            remedy = f"nothing, when that is meant; else: {cure}"
+            self.found.note("target-column-text", Severity.INFO, fact, remedy, choices=(cure,))
 
     def _look_at_schemas(self, missing: Sequence[Table]) -> None:
         """Where tables are to be made."""
@@ -251,11 +260,14 @@ class TableFit:
             self.found.note("target-type-missing", Severity.WARNING, fact, remedy, statements=statements, choices=choices)
 
     def _is_known(self, type_name: str) -> bool:
-        """Also where it cannot be said, because the role may not use the schema yet."""
+        return self._type_here(type_name) is not None
+
+    def _type_here(self, type_name: str) -> str | None:
+        """As it is called at the source where it cannot be said, because the role may not use the schema yet."""
         try:
-            return type_here(self._connection, type_name) is not None
+            return type_here(self._connection, type_name)
         except psycopg.errors.InsufficientPrivilege:
-            return True
+            return type_name
 
 
 def _schema(name: str) -> str:

@@ -49,7 +49,13 @@ class TypeName:
         return cls(base, parts["fields"] or "", tuple(map(int, modifiers)), bool(parts["dimensions"]))
 
 
-_TYPE_HERE = "SELECT format_type(to_regtype(%(name)s), %(typmod)s)"
+_TYPE_HERE = """
+SELECT format_type(coalesce(to_regtype(%(name)s)::oid, (
+           SELECT min(t.oid) FROM pg_type t
+             JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
+            WHERE t.typname = (parse_ident(%(name)s, false))[2] HAVING count(*) = 1)), %(typmod)s)
+"""
+"""A type of an extension may be in any schema, as extensions are: there is one extension of a name in a database."""
 
 
 def known_type(connection: Connection, table: str, column: str, type_name: str) -> str:
