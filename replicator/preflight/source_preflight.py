@@ -32,7 +32,7 @@ from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.postgres.session_settings import is_unverified, unverified_fact, unverified_remedy
 from pgsluice.shared.preflight.clock import clock_findings
-from pgsluice.shared.preflight.database import DatabaseLocale, UserType
+from pgsluice.shared.preflight.database import DatabaseIdentity, DatabaseLocale, UserType
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
@@ -41,13 +41,13 @@ from pgsluice.shared.wire.table import Table
 @dataclass(slots=True)
 class ExaminedSource:
     """What was found, and what those need who look at the target and the rules: None or empty as far as nobody could look.
-    ``identity`` is the server's and the database's: two databases that have it are one."""
+    ``identity`` is the server's and the database's."""
 
     findings: list[Finding]
     tables: Sequence[Table] | None = None
     types: Sequence[UserType] = ()
     locale: DatabaseLocale | None = None
-    identity: tuple[str, str] | None = None
+    identity: DatabaseIdentity | None = None
 
 
 async def examine_source(settings: ReplicatorSettings, bucket: StateBucket | None) -> ExaminedSource:
@@ -105,7 +105,7 @@ class _Examination:
         if self._copies:
             found.take(await instance_findings(settings.source, self._copying))
         found.take(await self._clock())
-        self._examined.identity = (await source.system_id(), facts.database)
+        self._examined.identity = await source.identity()
         self._examined.locale = await source.locale()
 
     async def _replication_connection(self, facts: SourceFacts) -> SystemIdentity | None:

@@ -19,7 +19,7 @@ from psycopg.rows import class_row
 from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.preflight.database import LOCALE_QUERY, DatabaseLocale
+from pgsluice.shared.preflight.database import IDENTITY_QUERY, LOCALE_QUERY, DatabaseIdentity, DatabaseLocale
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject, raise_errors
 from pgsluice.shared.preflight.provider import (
     ADMINISTRATORS,
@@ -250,6 +250,10 @@ class Source:
         """The server's identity, which copies of its data share."""
         [(system_id,)] = await self.rows("asking for the system identifier", _SYSTEM_ID)
         return str(system_id)
+
+    async def identity(self) -> DatabaseIdentity:
+        [(system_id, started, database)] = await self.rows("asking which server it is", IDENTITY_QUERY)
+        return system_id, started, database
 
     async def locale(self) -> DatabaseLocale:
         [locale] = await self.rows_of(DatabaseLocale, "asking for the database's locale", LOCALE_QUERY)

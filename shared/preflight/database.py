@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import LiteralString
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,16 @@ LOCALE_QUERY = """
       FROM pg_database d
      WHERE d.datname = current_database()
 """
+
+
+DatabaseIdentity = tuple[str, str, str]
+
+IDENTITY_QUERY: LiteralString = """
+    SELECT system_identifier::text, extract(epoch FROM pg_postmaster_start_time())::text, current_database()::text
+      FROM pg_control_system()
+"""
+"""Two databases that have it are one. A server that was made by a base backup of another has its system identifier, but has not
+been started at the same microsecond."""
 
 
 @dataclass(frozen=True, slots=True)

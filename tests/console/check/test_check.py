@@ -18,7 +18,7 @@ from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from tests.configuration import load_from
 from tests.console.check.planted import FAULTS, NOT_BY_SQL, Planted, run_script, told
 from tests.end_to_end.once import apply, replicate, succeed
-from tests.servers import Database, NatsServer
+from tests.servers import Database, NatsServer, PostgresServer
 
 
 def configuration(directory: Path, **keys: Any) -> str:
@@ -143,6 +143,20 @@ def test_a_source_that_is_named_by_its_url_is_looked_at(
     report = json.loads(capsys.readouterr().out)
     assert report["looked_at"] == ["machine", "source", "target"]
     assert [finding["check"] for finding in report["findings"] if finding["severity"] == "error"] == ["target-is-source"]
+
+
+def test_a_target_that_was_made_by_a_base_backup_of_the_source_is_another_server(
+    source_database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with PostgresServer() as copy:
+        target = copy.create_database(source_database.dbname)
+        identifier = "SELECT system_identifier FROM pg_control_system()"
+        assert target.execute(identifier) == source_database.execute(identifier)
+        there = {"target_host": copy.host, "target_port": copy.port, "target_dbname": target.dbname, "target_user": copy.user}
+        path = configuration(tmp_path, **source_keys(source_database), **there)
+        assert run(["check", "--config", path, "--target", "--json"]) == 0
+    assert "target-is-source" not in [check for _, check, _ in told(capsys.readouterr().out)]
 
 
 def test_insert_only_tables_need_no_identity(source_database: Database, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.postgres.session_settings import is_unverified, unverified_fact, unverified_remedy
 from pgsluice.shared.preflight.clock import clock_findings
-from pgsluice.shared.preflight.database import LOCALE_QUERY, DatabaseLocale
+from pgsluice.shared.preflight.database import IDENTITY_QUERY, LOCALE_QUERY, DatabaseLocale
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.sinks.incoming import Incoming
@@ -59,7 +59,7 @@ def _database(connection: Connection, incoming: Incoming) -> list[Finding]:
     found = []
     with connection.cursor(row_factory=class_row(DatabaseLocale)) as cursor:
         here = cursor.execute(LOCALE_QUERY).fetchone()
-    identity = connection.execute("SELECT system_identifier::text, current_database()::text FROM pg_control_system()").fetchone()
+    identity = connection.execute(IDENTITY_QUERY).fetchone()
     if identity == incoming.identity and not incoming.is_routed:
         fact = f"the target is the source: database {sql.Identifier(connection.info.dbname).as_string()} of the same server"
         remedy = "check target-host and target-dbname, or route every table to another schema"
