@@ -33,10 +33,22 @@ _SHAPES: LiteralString = """
                   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage IN ('x', 'e', 'm')
                     AND a.attlen = -1 AND c.relkind = 'r') AS is_toasted,
            ARRAY(SELECT format('ALTER TABLE %%I.%%I REPLICA IDENTITY ', pn.nspname, p.relname)
-                        || CASE c.relreplident WHEN 'f' THEN 'FULL' WHEN 'n' THEN 'NOTHING' ELSE 'DEFAULT' END
+                        || CASE c.relreplident WHEN 'f' THEN 'FULL' WHEN 'n' THEN 'NOTHING' WHEN 'd' THEN 'DEFAULT'
+                                ELSE 'USING INDEX ' || quote_ident(b.name) END
                    FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid
                    JOIN pg_namespace pn ON pn.oid = p.relnamespace
-                  WHERE c.relkind = 'p' AND t.relid <> c.oid AND p.relreplident <> c.relreplident AND c.relreplident <> 'i'
+                   LEFT JOIN LATERAL (
+                       WITH RECURSIVE k (oid) AS (
+                           SELECT r.indexrelid FROM pg_index r WHERE r.indrelid = c.oid AND r.indisreplident
+                            UNION SELECT i.inhrelid FROM k JOIN pg_inherits i ON i.inhparent = k.oid)
+                       SELECT bc.relname AS name, u.indisreplident AS is_used
+                         FROM k JOIN pg_index u ON u.indexrelid = k.oid JOIN pg_class bc ON bc.oid = k.oid
+                        WHERE u.indrelid = p.oid) b ON c.relreplident = 'i'
+                  WHERE c.relkind = 'p' AND t.relid <> c.oid AND t.isleaf
+                    AND CASE c.relreplident WHEN 'i' THEN b.name IS NOT NULL AND NOT (p.relreplident = 'i' AND b.is_used)
+                                            WHEN 'd' THEN p.relreplident <> 'd' AND EXISTS (
+                                                SELECT FROM pg_index x WHERE x.indrelid = c.oid AND x.indisprimary)
+                                            ELSE p.relreplident <> c.relreplident END
                   ORDER BY 1) AS partition_cures
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE c.oid = ANY(%s::oid[])

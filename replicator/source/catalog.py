@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import LiteralString
 
 from pgsluice.replicator.source.column_sql import COLLATION, NOT_NULL
@@ -242,6 +242,7 @@ async def _described(source: Source, relation: Relation, columns_now: Sequence[C
     flagged = [column.identity_key for column in relation.columns]
     keyed = [column.name in known and known[column.name].primary_key_position is not None for column in relation.columns]
     is_key_then = relation.replica_identity is not ReplicaIdentity.DEFAULT or flagged == keyed
+    is_key_then = is_key_then and _has_whole_key(columns_now, {column.name for column in relation.columns})
     columns = []
     for column, type_name in zip(relation.columns, type_names, strict=True):
         now = known.get(column.name)
@@ -260,6 +261,11 @@ async def _described(source: Source, relation: Relation, columns_now: Sequence[C
         )
         columns.append(described)
     return Table(relation.oid, relation.schema, relation.name, relation.replica_identity, tuple(columns))
+
+
+def _has_whole_key(columns: Sequence[Column], sent: Collection[str]) -> bool:
+    """Whether all of the primary key is published: a generated column may not be, nor one that a list leaves out."""
+    return all(column.name in sent for column in columns if column.primary_key_position is not None)
 
 
 async def _type_names(source: Source, columns: Sequence[RelationColumn], known: Mapping[str, Column]) -> list[str]:
@@ -322,6 +328,8 @@ async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int]
         if major_version < GENERATED_SINCE:
             sent &= set(plain)
         chosen = tuple(column for column in columns[oid] if column.name in sent)
+        if not _has_whole_key(columns[oid], sent):
+            chosen = tuple(replace(column, primary_key_position=None) for column in chosen)
         described.append(Table(oid, schema, name, ReplicaIdentity(identity), chosen))
     return described
 

@@ -6,7 +6,7 @@ Rights that are missing are named all at once, each by the statement that grants
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import LiteralString
 
 from psycopg import sql
@@ -24,8 +24,9 @@ SHOWN = 20  # statements of those that the role lacks
 class SourceTable:
     """A relation of the source. ``root_oid`` is the topmost partitioned table above it (0: it is no partition).
 
-    ``unidentified`` names the table itself or those of its partitions whose updates and deletes would fail once published, and
-    ``identity_cures`` has for each the statement that gives it a replica identity, by an index where one can serve.
+    ``unidentified`` names the table itself or those of its partitions that have no replica identity, and ``identity_cures`` has
+    for each the statement that gives it one, by an index where one can serve, for a partitioned table by the same in all of them.
+    ``unsent`` names those whose replica identity has generated columns, where no publication sends such.
     """
 
     oid: int
@@ -36,6 +37,7 @@ class SourceTable:
     root_oid: int
     unidentified: list[str]
     identity_cures: list[str]
+    unsent: list[str] = field(default_factory=list)
 
     @property
     def qualified_name(self) -> str:
@@ -57,34 +59,58 @@ class SourceTable:
 
 
 # No lock is taken, as by pg_partition_tree of every partition: somebody may hold one for long.
-_COLUMNS: LiteralString = """
+_USABLE: LiteralString = """
+    u.indisunique AND u.indimmediate AND u.indisvalid AND u.indpred IS NULL AND u.indexprs IS NULL
+    AND NOT EXISTS (SELECT FROM unnest(u.indkey[0:u.indnkeyatts - 1]) AS k (number)
+                      JOIN pg_attribute a ON a.attrelid = u.indrelid AND a.attnum = k.number
+                     WHERE NOT a.attnotnull OR a.attgenerated <> '')
+"""
+"""Whether the index ``u`` can identify rows."""
+
+_BELOW_CHOSEN: LiteralString = """
+    WITH RECURSIVE k (oid) AS (
+        SELECT chosen.indexrelid UNION SELECT i.inhrelid FROM k JOIN pg_inherits i ON i.inhparent = k.oid)
+    SELECT k.oid FROM k
+"""
+"""The root's index and those of the partitions that belong to it: rows of all partitions are identified in one way."""
+
+_COLUMNS: LiteralString = f"""
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
            c.relpersistence::text AS persistence,
            CASE WHEN c.relispartition THEN coalesce(pg_partition_root(c.oid), 0::oid)::bigint ELSE 0 END AS root_oid,
-           coalesce(lacking.names, '{}') AS unidentified, coalesce(lacking.cures, '{}') AS identity_cures
+           coalesce(lacking.names, '{{}}') AS unidentified, coalesce(lacking.cures, '{{}}') AS identity_cures,
+           coalesce(lacking.unsent, '{{}}') AS unsent
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
       LEFT JOIN LATERAL (
-          SELECT array_agg(ln.nspname || '.' || l.relname ORDER BY ln.nspname || '.' || l.relname) AS names,
-                 array_agg(format('ALTER TABLE %%I.%%I REPLICA IDENTITY ', ln.nspname, l.relname) || coalesce(
-                               (SELECT CASE WHEN u.indisprimary THEN 'DEFAULT' ELSE format('USING INDEX %%I', ui.relname) END
-                                  FROM pg_index u JOIN pg_class ui ON ui.oid = u.indexrelid
-                                 WHERE u.indrelid = l.oid AND u.indisunique AND u.indimmediate AND u.indisvalid
-                                   AND u.indpred IS NULL AND u.indexprs IS NULL
-                                   AND NOT EXISTS (SELECT FROM unnest(u.indkey[0:u.indnkeyatts - 1]) AS k (number)
-                                                     JOIN pg_attribute a ON a.attrelid = l.oid AND a.attnum = k.number
-                                                    WHERE NOT a.attnotnull)
-                                 ORDER BY NOT u.indisprimary, u.indnkeyatts, ui.relname LIMIT 1), 'FULL')
-                           ORDER BY ln.nspname || '.' || l.relname) AS cures
-            FROM (WITH RECURSIVE below (oid) AS (
-                      SELECT c.oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
-                                          WHERE c.relkind = 'p' AND NOT i.inhdetachpending)
-                  SELECT b.oid FROM below b) b
-            JOIN pg_class l ON l.oid = b.oid JOIN pg_namespace ln ON ln.oid = l.relnamespace
-           WHERE l.relkind = 'r' AND l.relreplident <> 'f'
-             AND NOT EXISTS (SELECT FROM pg_index i
-                              WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
-                                AND CASE l.relreplident WHEN 'd' THEN i.indisprimary
-                                                        WHEN 'i' THEN i.indisreplident ELSE false END)) AS lacking ON true
+          SELECT u.indexrelid FROM pg_index u JOIN pg_class ui ON ui.oid = u.indexrelid
+           WHERE c.relkind = 'p' AND c.relreplident <> 'f' AND u.indrelid = c.oid AND {_USABLE}
+           ORDER BY NOT (c.relreplident = 'i' AND u.indisreplident), NOT u.indisprimary, u.indnkeyatts, ui.relname
+           LIMIT 1) AS chosen ON true
+      LEFT JOIN LATERAL (
+          SELECT array_agg(x.name ORDER BY x.place, x.name) FILTER (WHERE NOT x.is_identified) AS names,
+                 array_agg(x.cure ORDER BY x.place, x.name) FILTER (WHERE NOT x.is_identified) AS cures,
+                 array_agg(x.name ORDER BY x.place, x.name) FILTER (WHERE x.is_unsent) AS unsent
+            FROM (SELECT ln.nspname || '.' || l.relname AS name, l.oid <> c.oid AS place,
+                         format('ALTER TABLE %%I.%%I REPLICA IDENTITY ', ln.nspname, l.relname) || coalesce(
+                             (SELECT CASE WHEN u.indisprimary THEN 'DEFAULT' ELSE format('USING INDEX %%I', ui.relname) END
+                                FROM pg_index u JOIN pg_class ui ON ui.oid = u.indexrelid
+                               WHERE u.indrelid = l.oid AND {_USABLE}
+                                 AND (c.relkind <> 'p' OR u.indexrelid IN ({_BELOW_CHOSEN}))
+                               ORDER BY NOT u.indisprimary, u.indnkeyatts, ui.relname LIMIT 1), 'FULL') AS cure,
+                         l.relreplident = 'f' OR found.indexrelid IS NOT NULL AS is_identified,
+                         EXISTS (SELECT FROM pg_attribute a
+                                  WHERE a.attrelid = l.oid AND a.attgenerated <> '' AND NOT a.attisdropped
+                                    AND CASE WHEN l.relreplident = 'f' THEN current_setting('server_version_num')::int >= 180000
+                                             ELSE a.attnum = ANY(found.indkey[0:found.indnkeyatts - 1]) END)
+                         AND NOT EXISTS (SELECT FROM pg_publication p WHERE to_jsonb(p) ->> 'pubgencols' = 's') AS is_unsent
+                    FROM (WITH RECURSIVE below (oid) AS (
+                              SELECT c.oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
+                                                  WHERE c.relkind = 'p' AND NOT i.inhdetachpending)
+                          SELECT b.oid FROM below b) b
+                    JOIN pg_class l ON l.oid = b.oid JOIN pg_namespace ln ON ln.oid = l.relnamespace
+                    LEFT JOIN pg_index found ON found.indrelid = l.oid AND found.indisvalid AND found.indimmediate
+                          AND CASE l.relreplident WHEN 'd' THEN found.indisprimary WHEN 'i' THEN found.indisreplident END
+                   WHERE l.relkind = 'r' OR (l.relkind = 'p' AND l.oid = c.oid)) AS x) AS lacking ON true
 """
 
 _NAMED: LiteralString = """
@@ -190,10 +216,12 @@ def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[s
 
 def identity_errors(tables: Iterable[SourceTable], operations: Iterable[str]) -> list[TerminalError]:
     """One for each table of ``tables`` of which the application's own statements would fail when ``operations`` are published: an
-    UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL."""
+    UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL. So it is since 18 where that has
+    generated columns that are not published; before, rows would come without what identifies them."""
     if not {"update", "delete"} & set(operations):
         return []
-    return [
+    unsent = [_unsent(name) for table in tables for name in table.unsent]
+    return unsent + [
         TerminalError(
             f"without a primary key or replica identity: {name}; once published, UPDATE and DELETE of it fail",
             f"{cure}, or add a primary key, or set publish to [insert, truncate]",
@@ -202,6 +230,15 @@ def identity_errors(tables: Iterable[SourceTable], operations: Iterable[str]) ->
         for table in tables
         for name, cure in zip(table.unidentified, table.identity_cures, strict=True)
     ]
+
+
+def _unsent(name: str) -> TerminalError:
+    return TerminalError(
+        f"the replica identity of {name} has generated columns, which are not published: what identifies its rows would be"
+        " missing, and since PostgreSQL 18 UPDATE and DELETE of it fail once it is published",
+        "make a unique index on columns that are NOT NULL and not generated, and ALTER TABLE … REPLICA IDENTITY USING INDEX …;"
+        " or, since PostgreSQL 18, replicate a publication of your own with publish_generated_columns = stored",
+    )
 
 
 # PostgreSQL asks for ownership of a table that is published (manual: CREATE PUBLICATION), which a member of the owning role has.

@@ -221,3 +221,52 @@ def test_rules_are_held_against_the_source(source_database: Database, tmp_path: 
     [finding] = told(capsys.readouterr().out)
     assert finding[1] == "rules-tables"
     assert "there is no table 'nowhere'" in finding[2]
+
+
+PARTED = """
+CREATE TABLE x (id int NOT NULL, part int NOT NULL, note text, UNIQUE (id, part)) PARTITION BY LIST (part);
+CREATE TABLE x1 PARTITION OF x FOR VALUES IN (1);
+CREATE TABLE x2 PARTITION OF x FOR VALUES IN (2) PARTITION BY RANGE (id);
+CREATE TABLE x2a PARTITION OF x2 FOR VALUES FROM (0) TO (100);
+CREATE UNIQUE INDEX a_shorter_one ON x1 (id);
+"""
+
+
+IDENTITIES = """
+SELECT c.relname::text, c.relreplident::text,
+       ARRAY(SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+              WHERE i.indrelid = c.oid AND i.indisreplident ORDER BY 1)
+  FROM pg_class c WHERE c.relname IN ('x', 'x1', 'x2a') ORDER BY 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("altered", "identity"),
+    [
+        ("", "i"),
+        ("ALTER TABLE x1 REPLICA IDENTITY USING INDEX a_shorter_one", "i"),
+        ("ALTER TABLE x REPLICA IDENTITY USING INDEX x_id_part_key", "i"),
+        ("ALTER TABLE x1 REPLICA IDENTITY FULL; ALTER TABLE x2a REPLICA IDENTITY FULL", "i"),
+        ("ALTER TABLE x REPLICA IDENTITY FULL", "f"),
+        ("ALTER TABLE x DROP CONSTRAINT x_id_part_key", "f"),
+    ],
+    ids=["nothing", "a partition", "the root", "partitions full", "root full", "no index"],
+)
+def test_the_cures_of_a_partitioned_table_agree(
+    source_database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], altered: str, identity: str
+) -> None:
+    """What one check asks for no later one takes back, and in the end rows of all partitions are identified alike."""
+    source_database.execute(PARTED + altered)
+    path = configuration(tmp_path, **source_keys(source_database), tables=["x"])
+    asked: list[str] = []
+    for _ in range(3):
+        run(["check", "--config", path, "--source", "--json"])
+        found = [each for each in json.loads(capsys.readouterr().out)["findings"] if "identity" in each["check"]]
+        statements = [statement for each in found for statement in each["statements"]]
+        asked += statements
+        for statement in statements:
+            source_database.execute(statement)
+    assert found == []
+    assert len({statement.split()[2] for statement in asked}) == len(set(asked))
+    columns = ["id", "part"] if identity == "i" else []
+    assert source_database.execute(IDENTITIES) == [(name, identity, columns) for name in ("x", "x1", "x2a")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +12,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import check_replica_identity, parse_pattern, select_tables
 from pgsluice.shared.errors import TerminalError, UsageError
 from tests.replicated_group import ALL_OPERATIONS, Group
-from tests.servers import Database
+from tests.servers import Database, PostgresServer
 
 
 def select(database: Database, *patterns: str, schema: str = "public") -> list[str]:
@@ -122,3 +124,36 @@ def test_a_table_whose_updates_would_fail_is_refused_before_it_is_published(repl
 def test_a_table_with_any_usable_replica_identity_is_taken(source_database: Database, definition: str) -> None:
     source_database.execute(definition)
     assert select(source_database) == ["public.x"]
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "CREATE TABLE x (a int, g int GENERATED ALWAYS AS (a * 2) STORED PRIMARY KEY)",
+        "CREATE TABLE x (a int, b int DEFAULT 1, g int GENERATED ALWAYS AS (b * 2) STORED, PRIMARY KEY (a, g))",
+        "CREATE TABLE x (a int PRIMARY KEY, g int GENERATED ALWAYS AS (a * 2) STORED NOT NULL UNIQUE);"
+        "ALTER TABLE x REPLICA IDENTITY USING INDEX x_g_key",
+        "CREATE TABLE x (a int, g int GENERATED ALWAYS AS (a * 2) STORED); ALTER TABLE x REPLICA IDENTITY FULL",
+    ],
+)
+def test_a_replica_identity_that_is_not_published_is_refused_at_the_start(replication: Group, definition: str) -> None:
+    """Once they were published, PostgreSQL 18 refused UPDATE of them."""
+    replication.source.execute(definition)
+    replication.source.execute("INSERT INTO x (a) VALUES (1)")
+    with pytest.raises(TerminalError, match=r"replica identity of public\.x has generated columns"):
+        replication.replicate()
+    replication.source.execute("UPDATE x SET a = 2")
+    replication.source.execute("DROP TABLE x; CREATE TABLE x (a int PRIMARY KEY, g int GENERATED ALWAYS AS (a * 2) STORED)")
+    replication.replicate()
+
+
+def test_before_postgresql_18_whole_old_rows_may_lack_generated_columns(postgres_of: Callable[[int], PostgresServer]) -> None:
+    database = postgres_of(15).create_database(f"source_{uuid.uuid4().hex[:12]}")
+    database.execute(
+        "CREATE TABLE x (a int, b int, g int GENERATED ALWAYS AS (b * 2) STORED, PRIMARY KEY (a, g));"
+        "ALTER TABLE x REPLICA IDENTITY FULL; CREATE TABLE y (a int, g int GENERATED ALWAYS AS (a * 2) STORED PRIMARY KEY)"
+    )
+    assert select(database, "x") == ["public.x"]
+    with pytest.raises(TerminalError, match=r"replica identity of public\.y has generated columns"):
+        select(database, "y")
+    database.drop()
