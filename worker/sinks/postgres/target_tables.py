@@ -31,6 +31,7 @@ from pgsluice.worker.sinks.postgres.target.table import (
     missing_error,
     target_table,
 )
+from pgsluice.worker.sinks.postgres.target.type_names import TEXT
 
 _log = telemetry.logger(__name__)
 
@@ -88,7 +89,7 @@ class TargetTables(Mapping[Table, TargetTable]):
         raise_all(errors, "the target's tables")
         if remember:  # when all are fit: one of them may not be the table it was taken for
             targets = [self._tables[table] for table in unknown]
-            destinations = [Destination(target.table, target.oid, target.column_numbers) for target in targets]
+            destinations = [Destination(target.table, target.oid, target.column_numbers, target.texts) for target in targets]
             self._known_tables.remember(connection, destinations, known)
 
     def _look_at(self, connection: Connection, table: Table, catalog: Catalog, known: Known, *, copied: bool) -> TargetTable:
@@ -131,7 +132,8 @@ class TargetTables(Mapping[Table, TargetTable]):
                 made = find_table(connection, table.schema, table.name)
                 assert made is not None
                 numbers = {column.name: column.number for column in made.columns}
-                self._known_tables.remember(connection, [Destination(table, made.oid, numbers)])
+                texts = frozenset(column.name for column in made.columns if column.type_name == TEXT)
+                self._known_tables.remember(connection, [Destination(table, made.oid, numbers, texts, is_made=True)])
         entry = find_table(connection, table.schema, table.name)
         assert entry is not None
         return entry

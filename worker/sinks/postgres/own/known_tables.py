@@ -7,7 +7,8 @@ source_schema, source_name    what the source called it when it was seen last
 target_oid                    the target's table, which keeps its OID as well
 target_database               where that OID counts: a target that was restored from a dump has others
 column_names, column_numbers  what the source called or calls its columns, and ``attnum`` of each at the target
-column_types                  the source's types of its columns when it was seen last, by name; NULL where that is not known
+column_types                  the source's types of its columns when it was seen last, by name (text for one that was made as text
+                              for want of its type); NULL where that is not known
 missed, missed_since          changes that met no row, and when the first of them was applied; 0 and NULL without any
 
 So a name that is new for a known table is either another route or a rename, and a table or a column that was renamed at the
@@ -29,6 +30,7 @@ from pgsluice.shared.wire.names import replayed_worker
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.type_names import TEXT
 from pgsluice.worker.sinks.sink import MissedChanges
 
 Name = tuple[str, str]
@@ -81,7 +83,8 @@ _IS_THERE = "SELECT FROM pg_class WHERE oid = %s::oid OR oid = to_regclass(%s)"
 @dataclass(frozen=True, slots=True)
 class KnownTable:
     """One place that rows of the source's table ``oid`` went to. ``target_oid`` is 0 when the target is another database since.
-    ``columns`` are numbers of the target's by names of the source's, ``types`` the source's types by the names that it has."""
+    ``columns`` are numbers of the target's by names of the source's, ``types`` the source's types by the names that it has,
+    text for a column that was made as text because the target did not have its type."""
 
     oid: int
     place: Name
@@ -99,11 +102,14 @@ NOTHING_KNOWN: Known = {}
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where rows of ``table`` go: into the target's table ``oid``, and its columns to those of these numbers."""
+    """Where rows of ``table`` go: into the target's table ``oid``, and its columns to those of these numbers. ``texts`` are
+    those that are text there; ``is_made``: it was made just now, so they are for want of the source's types."""
 
     table: Table
     oid: int
     columns: Mapping[str, int]
+    texts: frozenset[str] = frozenset()
+    is_made: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +170,9 @@ class KnownTables:
     def _entry(self, destination: Destination, known: Known) -> KnownTable:
         table, oid = destination.table, destination.oid
         every_column = {**known_columns(table, oid, known), **destination.columns}
-        types = {column.name: column.type_name for column in table.columns}
+        noted = [entry.types for entry in known.get(table.oid, ()) if entry.target_oid == oid]
+        as_text = {name for name in destination.texts if destination.is_made or any(types.get(name) == TEXT for types in noted)}
+        types = {column.name: TEXT if column.name in as_text else column.type_name for column in table.columns}
         return KnownTable(table.oid, _place(table), table.source_name, oid, every_column, types)
 
     def forget(self, connection: Connection) -> None:

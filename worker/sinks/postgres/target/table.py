@@ -21,7 +21,7 @@ from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, CatalogEntry
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import OwnedSequence
-from pgsluice.worker.sinks.postgres.target.type_names import known_type
+from pgsluice.worker.sinks.postgres.target.type_names import TEXT, known_type
 
 _log = telemetry.logger(__name__)
 
@@ -131,6 +131,11 @@ class TargetTable:
         """Numbers of the columns here, by their names at the source."""
         pairs = zip(self.table.columns, self.columns, strict=True)
         return {column.name: there.number for column, there in pairs if there is not LEFT_OUT}
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """The source's columns that are text here."""
+        return frozenset(c.name for c, there in zip(self.table.columns, self.columns, strict=True) if there.type_name == TEXT)
 
     @property
     def takes_whole_rows(self) -> bool:

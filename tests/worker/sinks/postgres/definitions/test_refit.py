@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.errors import TerminalError
-from tests.changes_builder import copied, restart, table
+from tests.changes_builder import copied, insert, restart, table
 from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
 
@@ -110,3 +110,27 @@ def test_a_table_that_fits_is_only_emptied(target: Target) -> None:
     apply_copied(target.sink, [[restart(2, WAS)]])
     assert target.table("public", "orders") == []
     assert [name for name, _ in target.rows(COLUMNS)] == ["id", "note", "gone"]
+
+
+def test_a_column_that_became_text_for_want_of_its_type_gets_it(new_target: Callable[..., Target]) -> None:
+    target, moods = new_target(), table("public.orders", "id integer", "mood public.mood", "note text", "other public.other")
+    apply_copied(target.sink, [[copied(1, moods, (b"1", b"sad", b"a", b"x"))]])
+    target.sink.finish_copy()
+    target.apply(insert(moods, b"2", b"sad", b"b", b"y"))
+    assert [kind for _, kind in target.rows(COLUMNS)] == ["integer", "text", "text", "text"]
+    target.execute("CREATE TYPE public.mood AS ENUM ('sad')")
+    apply_copied(target.sink, [[restart(2, moods)]])
+    apply_copied(target.sink, [[copied(3, moods, (b"1", b"sad", b"a", b"x"), snapshot="second")]])
+    assert [kind for _, kind in target.rows(COLUMNS)] == ["integer", "mood", "text", "text"]
+    target.execute("CREATE TYPE public.other AS ENUM ('x')")
+    apply_copied(target.sink, [[restart(4, moods)]])
+    apply_copied(target.sink, [[copied(5, moods, (b"1", b"sad", b"a", b"x"), snapshot="third")]])
+    assert [kind for _, kind in target.rows(COLUMNS)] == ["integer", "mood", "text", "other"]
+
+
+def test_a_column_that_somebody_made_as_text_stays_text(new_target: Callable[..., Target]) -> None:
+    target, moods = new_target(), table("public.orders", "id integer", "mood public.mood")
+    target.execute("CREATE TYPE public.mood AS ENUM ('sad'); CREATE TABLE orders (id int PRIMARY KEY, mood text)")
+    apply_copied(target.sink, [[copied(1, moods, (b"1", b"sad"))]])
+    apply_copied(target.sink, [[restart(2, moods)]])
+    assert [kind for _, kind in target.rows(COLUMNS)] == ["integer", "text"]
