@@ -18,6 +18,8 @@ from pgsluice.shared.wire.names import check_worker_name
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.positions.target import check_until
+from pgsluice.worker.sinks.abilities import ForeseeingSink
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Sink
 
 log = telemetry.logger(__name__)
 
@@ -37,6 +39,14 @@ def check_start(settings: WorkerSettings) -> Transformation:
         transformation = load_transformation(settings.rules_file, settings.routing_file)
     raise_errors(found, "the worker")
     return transformation
+
+
+def warn_of_destination(sink: Sink, applied: Applied, transformation: Transformation, tables: Sequence[Table] | None) -> None:
+    """Logs what people may not expect of it, before the first row comes. ``tables`` are those that the replicator has named."""
+    if isinstance(sink, ForeseeingSink) and applied == NOTHING_APPLIED and tables is not None:
+        routed = transformation.knowing(tables)
+        for sentence in sink.foresee([destination for table in tables for destination in routed.destinations(table)]):
+            log.warning("look at the destination before rows come", reason=sentence)
 
 
 def check_transformation(transformation: Transformation, tables: Sequence[Table]) -> Transformation:

@@ -54,7 +54,7 @@ from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.abilities import FileReadingSink, PatientSink, ReportingSink
 from pgsluice.worker.sinks.sink import Applied, Sink
 from pgsluice.worker.spark_start import WaitingForExecutors, log_failed_warm_up
-from pgsluice.worker.start_checks import check_start, check_transformation
+from pgsluice.worker.start_checks import check_start, check_transformation, warn_of_destination
 from pgsluice.worker.stopping import POLL_INTERVAL_S, PauseRequested, Retrying, Stopping, StopRequested, Waiting
 from pgsluice.worker.unit import WorkerUnit
 
@@ -226,6 +226,7 @@ class Worker:
         start = find_start(streams, self._sink, applied, self._stopping)
         definitions = WorkerDefinitions(self._loop, bucket, settings, self._sink)
         transformation = definitions.begin(self._checked_transformation(bucket))
+        warn_of_destination(self._sink, start.applied, transformation, self._loop.run(load_tables(bucket)))
         registry = self._load_letters(client)
         replay = self._replay_letters(registry, transformation, start.applied)
         copy_end = self._finish_copy(bucket, start.applied)

@@ -12,6 +12,7 @@ from typing import LiteralString
 from psycopg import sql
 
 from pgsluice.replicator.source.catalog import GENERATED_SINCE, read_tables
+from pgsluice.replicator.source.inheritance import heirs_left_out
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject, listed
@@ -78,7 +79,7 @@ async def table_findings(
     """``copies``: the rows that are there are read too, by SELECT."""
     shapes = await source.rows_of(_Shape, _DOING, _SHAPES, [[table.oid for table in tables]])
     found = [*await _unreadable(source, facts, names, tables), *_row_security(facts, shapes)] if copies else []
-    return [*found, *_partitions(shapes), *_not_sent(facts, shapes)]
+    return [*found, *_partitions(shapes), *await _inheritance(source, tables), *_not_sent(facts, shapes)]
 
 
 async def unlogged_findings(source: Source, patterns: Collection[TablePattern]) -> list[Finding]:
@@ -134,6 +135,15 @@ def _partitions(shapes: Sequence[_Shape]) -> Iterator[Finding]:
                 "; ".join(shape.partition_cures[:SHOWN]),
                 tuple(shape.partition_cures),
             )
+
+
+async def _inheritance(source: Source, tables: Sequence[SourceTable]) -> list[Finding]:
+    oids, found = [table.oid for table in tables], []
+    for name, heirs in await heirs_left_out(source, oids, oids):
+        fact = f"rows of tables that inherit from {name} are not rows of it, and the group leaves these out: {listed(heirs, 3)}"
+        remedy = "add them to tables, or leave them out knowingly (of a hypertable the parent holds no row)"
+        found.append(Finding("source-inheritance", Severity.WARNING, Subject.SOURCE, fact, remedy))
+    return found
 
 
 def _not_sent(facts: SourceFacts, shapes: Sequence[_Shape]) -> Iterator[Finding]:

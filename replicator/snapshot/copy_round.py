@@ -22,6 +22,7 @@ from pgsluice.replicator.snapshot.schedule import Schedule, ScheduleRun
 from pgsluice.replicator.snapshot.spark_job import most_tasks, run_job
 from pgsluice.replicator.snapshot.stream_share import StreamShare, share_of_stream, size_of
 from pgsluice.replicator.source.catalog import CopiedTable, read_tables
+from pgsluice.replicator.source.inheritance import heirs_left_out
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import Phase, Retry, TableRecord, now
@@ -29,6 +30,7 @@ from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.config.copy_settings import CopySettings
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.preflight.finding import listed
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.position import format_lsn
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
@@ -110,6 +112,8 @@ class Round:
         """The tables that can be copied; the others are errored."""
         oids = list(self._copied)
         read = await read_tables(keeper.source, self._prepared.names, oids, self._prepared.facts.major_version)
+        for name, heirs in await heirs_left_out(keeper.source, oids, [record.oid for record in self._progress.records]):
+            log.warning("rows of tables that inherit are not copied with their parent", parent=name, inheriting=listed(heirs, 3))
         for table in read:
             if table.obstacle is not None:
                 self._progress.note_errored(table.table.oid, table.obstacle)

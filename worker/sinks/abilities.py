@@ -2,8 +2,8 @@
 
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
 (``FileReadingSink``), ``missed`` (``CountingSink``), ``unchanged`` (``ComparingSink``), ``break_off`` (``PatientSink``),
-``report_to`` (``ReportingSink``), ``apply_ddl`` (``AlteredSink``), ``collect`` (``MeasuredSink``), ``rejected``
-(``BlamingSink``); or the attribute:
+``report_to`` (``ReportingSink``), ``foresee`` (``ForeseeingSink``), ``apply_ddl`` (``AlteredSink``), ``collect``
+(``MeasuredSink``), ``rejected`` (``BlamingSink``); or the attribute:
 ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``);
 and ``EventSink``.
 """
@@ -19,6 +19,7 @@ from pgsluice.shared.metrics.metric import Sample
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.sink import Applied, DefinitionUse, MissedChanges, PartitionWriter, Sink
 
 
@@ -124,6 +125,16 @@ class ReportingSink(Sink, Protocol):
     def report_to(self, pulse: Pulse) -> None:
         """Called once, before ``open``. While any call is under way the sink tells ``pulse`` of each step that moved the batch,
         and of what it waits for or tries again; of a wait that is over, too."""
+        ...
+
+
+@runtime_checkable
+class ForeseeingSink(Sink, Protocol):
+    """A sink that can say before the first row what people may not expect of its destination."""
+
+    def foresee(self, tables: Sequence[Table]) -> Sequence[str]:
+        """Called after ``open``, where nothing is applied yet, with the tables that are to come as rules and routes hand them on.
+        Returns sentences for the log. Raises as ``open``."""
         ...
 
 

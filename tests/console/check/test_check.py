@@ -270,3 +270,20 @@ def test_the_cures_of_a_partitioned_table_agree(
     assert len({statement.split()[2] for statement in asked}) == len(set(asked))
     columns = ["id", "part"] if identity == "i" else []
     assert source_database.execute(IDENTITIES) == [(name, identity, columns) for name in ("x", "x1", "x2a")]
+
+
+def test_tables_that_inherit_and_are_left_out_are_told_of(
+    source_database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source_database.execute(
+        "CREATE TABLE readings (id int PRIMARY KEY); CREATE SCHEMA chunks;"
+        "CREATE TABLE chunks.first (PRIMARY KEY (id)) INHERITS (readings);"
+        "CREATE TABLE chunks.below (PRIMARY KEY (id)) INHERITS (chunks.first); INSERT INTO chunks.below VALUES (1)"
+    )
+    path = configuration(tmp_path, **source_keys(source_database), tables=["readings"])
+    assert run(["check", "--config", path, "--source", "--json"]) == 0
+    facts = {check: fact for _, check, fact in told(capsys.readouterr().out)}
+    assert facts["source-inheritance"].endswith("leaves these out: chunks.below, chunks.first")
+    path = configuration(tmp_path, **source_keys(source_database), tables=["readings", "chunks.*"])
+    run(["check", "--config", path, "--source", "--json"])
+    assert "source-inheritance" not in [check for _, check, _ in told(capsys.readouterr().out)]

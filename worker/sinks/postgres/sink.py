@@ -41,6 +41,7 @@ from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from pgsluice.worker.sinks.postgres.own.parked_text import check_parked
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.preflight.held_rows import held_already
 from pgsluice.worker.sinks.postgres.preflight.target_role import check_role
 from pgsluice.worker.sinks.postgres.sessions import DriverSession
 from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError, is_transient, target_error
@@ -193,6 +194,13 @@ class PostgresSink:
             raise self._attempts.failure(error, None, "preparing schema pgsluice") from None
         self._session, self._in_doubt = session, None
         return self._applied
+
+    def foresee(self, tables: Sequence[Table]) -> Sequence[str]:
+        """Names tables that hold rows already."""
+        try:
+            return held_already(self._connected().connection, tables)
+        except psycopg.Error as error:
+            raise self._attempts.failure(error, None, "looking at the target's tables") from None
 
     def renumber(self, applied: Applied) -> None:
         """Moves the position to where the stream holds what is applied now."""

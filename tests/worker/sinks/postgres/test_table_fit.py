@@ -110,7 +110,7 @@ def test_an_extension_may_be_in_another_schema_at_the_target(source_database: Da
 
 
 def test_a_column_that_became_text_is_named_once_its_type_is_there(target: Target) -> None:
-    target.execute("CREATE TABLE words (id bigint PRIMARY KEY, word text); INSERT INTO words VALUES (1, 'Anna')")
+    target.execute("CREATE TABLE words (id bigint PRIMARY KEY, word text)")
     words = table("public.words", "id bigint", ("word", "public.citext"))
     assert look(target, words) == []
     target.execute("CREATE SCHEMA extensions; CREATE EXTENSION citext SCHEMA extensions")
@@ -118,6 +118,7 @@ def test_a_column_that_became_text_is_named_once_its_type_is_there(target: Targe
     assert (finding.check, finding.severity, finding.statements) == ("target-column-text", Severity.INFO, ())
     target.execute(finding.choices[0])
     assert look(target, words) == []
+    target.execute("INSERT INTO words VALUES (1, 'Anna')")
     assert target.rows("SELECT id FROM words WHERE word OPERATOR(extensions.=) 'ANNA'") == [(1,)]
 
 
@@ -173,6 +174,21 @@ def test_a_schema_of_a_stranger_is_a_persons_choice(target: Target) -> None:
         target.execute("DROP SCHEMA pgsluice; DROP ROLE stranger")
     assert (finding.check, finding.severity, finding.statements) == ("target-schema-owner", Severity.ERROR, ())
     assert finding.choices[0].startswith("ALTER SCHEMA pgsluice OWNER TO")
+
+
+def test_rows_that_are_there_before_the_first_one_comes_are_told_of(target: Target) -> None:
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note varchar(10)); CREATE TABLE other (id bigint PRIMARY KEY)")
+    other = table("public.other", "id bigint")
+    assert look(target, ORDERS, other) == []
+    assert target.sink.foresee([ORDERS, other]) == []
+    target.execute("INSERT INTO orders VALUES (7, 'theirs')")
+    [finding] = look(target, ORDERS, other)
+    assert (finding.check, finding.severity, finding.statements) == ("target-table-not-empty", Severity.WARNING, ())
+    [sentence] = target.sink.foresee([ORDERS, other])
+    assert sentence.endswith("comes: public.orders")
+    target.apply(insert(ORDERS, b"1", b"ours"))
+    incoming = Incoming([ORDERS], is_from_catalog=True)
+    assert find(worker_settings("orders", name="postgres"), target.settings, incoming) == []
 
 
 def test_tables_that_are_to_be_made_by_hand_come_with_their_statements(target: Target) -> None:

@@ -19,6 +19,7 @@ from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import NOTHING_KNOWN, Known, KnownTables, known_columns
 from pgsluice.worker.sinks.postgres.own.own_tables import missing_tables
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
+from pgsluice.worker.sinks.postgres.preflight.held_rows import holds_rows
 from pgsluice.worker.sinks.postgres.preflight.target_role import TargetRole
 from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, Catalog, CatalogEntry, find_table, read_catalog
 from pgsluice.worker.sinks.postgres.target.connection import Connection, grant_of_replica_role
@@ -128,6 +129,7 @@ class TableFit:
                     raise missing_error(table)
             return None
         self._look_at_rights(table, place, entry)
+        self._look_at_rows(table, place, entry, known)
         with self._looking("target-columns", table):
             leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
             columns = known_columns(table, entry.oid, known)
@@ -143,6 +145,15 @@ class TableFit:
                 raise key_error(target, entry.partition_columns)
         with self._looking("target-key-type", table):
             check_key_types(target, entry)
+
+    def _look_at_rows(self, table: Table, place: tuple[str, str], entry: CatalogEntry, known: Known) -> None:
+        """Of a table that the worker did not write to yet."""
+        is_written = any(each.target_oid == entry.oid for each in known.get(table.oid, ()))
+        if not is_written and holds_rows(self._connection, place, entry):
+            truncate = sql.SQL("TRUNCATE TABLE {}").format(sql.Identifier(*place)).as_string()
+            fact = f"table '{table.qualified_name}' at the target holds rows that this worker did not write"
+            remedy = f"nothing, when they are to stay beside those that come, which overwrite rows of their key; else: {truncate}"
+            self.found.note("target-table-not-empty", Severity.WARNING, fact, remedy, choices=(truncate,))
 
     def _look_at_rights(self, table: Table, place: tuple[str, str], entry: CatalogEntry) -> None:
         row = self._connection.execute(_GRANTS, {"needed": list(NEEDED), "oid": entry.oid}).fetchone()
