@@ -130,8 +130,8 @@ class TransientError(PgsluiceError):
     usual_cause = Cause.OTHER
     """Where none is given."""
 
-    def __init__(self, fact: str, remedy: str = "", cause: Cause | None = None) -> None:
-        super().__init__(fact, remedy)
+    def __init__(self, fact: str, remedy: str = "", cause: Cause | None = None, *, statements: Sequence[str] = ()) -> None:
+        super().__init__(fact, remedy, statements=statements)
         self.cause = self.usual_cause if cause is None else cause
 
 

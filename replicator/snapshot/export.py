@@ -16,7 +16,7 @@ from typing import LiteralString, Self
 import psycopg
 from psycopg import errors, sql
 
-from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
+from pgsluice.replicator.source.connection import Connection, connect, connect_for_replication, notice_our_end, sql_error
 from pgsluice.replicator.source.slot import SlotPatience, wait_for_slot
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.config.settings import PostgresSettings
@@ -74,7 +74,7 @@ class SnapshotKeeper:
         SlotTimeoutError when they stay open for longer than ``timeout_s``."""
         connection = await connect(settings)
         try:
-            replication = await connect(settings, replication=True)
+            replication = await connect_for_replication(settings)
             try:
                 lsn, name = await _create_temporary_slot(replication, SlotPatience(settings, timeout_s))
                 await begin(connection)

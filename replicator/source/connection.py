@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -22,15 +23,19 @@ from pgsluice.shared.errors import (
     UsageError,
 )
 from pgsluice.shared.postgres.passing_cause import passing_cause
+from pgsluice.shared.postgres.pooler import shared_error, shares_sessions, unset_error
 from pgsluice.shared.postgres.refused_connection import connection_error
 from pgsluice.shared.postgres.session_settings import (
     HAS_TRANSACTION_TIMEOUT,
-    NO_TRANSACTION_TIMEOUT,
+    PROMPT_READER_SETTINGS,
     SESSION_SETTINGS,
     libpq_parameters,
     startup_options,
 )
 
+APPLICATION_NAME = "pgsluice"
+WALSENDER_TIMEOUT_MS = 20_000
+"""The server's own, a minute unless it is configured, is how long a connection that is lost keeps the slot from the next."""
 SILENCE_S = 1.0  # after which the log says what is waited for
 
 log = telemetry.logger(__name__)
@@ -42,17 +47,38 @@ _SOURCE_SETTINGS = SESSION_SETTINGS | {
 }
 """What we write ourselves does not wait for the source's standbys."""
 
+_SESSION = f"SELECT pg_backend_pid(), current_setting('search_path') = '{_SOURCE_SETTINGS['search_path']}'"
+
 Connection = psycopg.AsyncConnection[TupleRow]
 
 
-async def connect(settings: PostgresSettings, *, replication: bool = False, raw: bool = False) -> Connection:
-    """An autocommit connection; with ``replication`` one that speaks the streaming replication protocol. With ``raw``, for rows,
-    a database of encoding SQL_ASCII sends its bytes as they are: the server would fail on text that is not UTF-8. psycopg
-    gives text as bytes then.
+async def connect(settings: PostgresSettings, *, raw: bool = False) -> Connection:
+    """An autocommit connection. With ``raw``, for copied rows, a database of encoding SQL_ASCII sends its bytes as they are: the
+    server would fail on text that is not UTF-8. psycopg gives text as bytes then. And the server is not told to end a session
+    whose client does not read for a while.
 
-    Raises TransientError when the server cannot be reached or has no room, UsageError when it refuses these settings.
+    Raises TransientError when the server cannot be reached or has no room, UsageError when it refuses these settings, or a pooler
+    that shares sessions is in between.
     """
-    parameters = _parameters(settings, replication)
+    session = _SOURCE_SETTINGS if raw else _SOURCE_SETTINGS | PROMPT_READER_SETTINGS
+    return await _connect(settings, {"application_name": APPLICATION_NAME}, session, raw=raw)
+
+
+async def connect_for_replication(
+    settings: PostgresSettings,
+    application_name: str = APPLICATION_NAME,
+    timeout_ms: int = WALSENDER_TIMEOUT_MS,
+    *,
+    raw: bool = False,
+) -> Connection:
+    """The same for one that speaks the streaming replication protocol. ``synchronous_standby_names`` of the source may name it by
+    ``application_name``. Its server ends it when we have said nothing for ``timeout_ms``."""
+    more = {"application_name": application_name, "replication": "database"}
+    return await _connect(settings, more, _SOURCE_SETTINGS | {"wal_sender_timeout": f"{timeout_ms}ms"}, raw=raw)
+
+
+async def _connect(settings: PostgresSettings, more: Mapping[str, str], session: dict[str, str], *, raw: bool) -> Connection:
+    parameters = libpq_parameters(settings) | dict(more) | {"options": startup_options(session)}
     connecting = asyncio.ensure_future(psycopg.AsyncConnection.connect(**parameters, autocommit=True))
     try:
         if not (await asyncio.wait({connecting}, timeout=SILENCE_S))[0]:
@@ -62,8 +88,11 @@ async def connect(settings: PostgresSettings, *, replication: bool = False, raw:
             await connection.close()
             parameters["client_encoding"] = UNCHECKED
             connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
-        if connection.info.server_version >= HAS_TRANSACTION_TIMEOUT:
-            await connection.execute(NO_TRANSACTION_TIMEOUT)
+        try:
+            await _look_at_session(connection, settings, parameters)
+        except BaseException:
+            await connection.close()
+            raise
     except psycopg.Error as error:
         raise await asyncio.to_thread(connection_error, settings, parameters, error) from None
     finally:
@@ -71,9 +100,22 @@ async def connect(settings: PostgresSettings, *, replication: bool = False, raw:
     return connection
 
 
-def _parameters(settings: PostgresSettings, replication: bool) -> dict[str, Any]:
-    parameters = libpq_parameters(settings) | {"application_name": "pgsluice", "options": startup_options(_SOURCE_SETTINGS)}
-    return parameters | ({"replication": "database"} if replication else {})
+async def _look_at_session(connection: Connection, settings: PostgresSettings, parameters: Mapping[str, Any]) -> None:
+    """Makes sure that it is a session of our own, with our settings."""
+    lifted = "set_config('transaction_timeout', '0', false)"
+    is_known = connection.info.server_version >= HAS_TRANSACTION_TIMEOUT
+    row = await (await connection.execute(f"{_SESSION}, {lifted if is_known else 'NULL'}".encode())).fetchone()
+    assert row is not None
+    process, has_settings, _ = row
+    if not has_settings:
+        raise unset_error(settings)
+    if process != connection.info.backend_pid and await asyncio.to_thread(_is_shared, parameters):
+        raise shared_error(settings)
+
+
+def _is_shared(parameters: Mapping[str, Any]) -> bool:
+    with psycopg.connect(**parameters, autocommit=True, prepare_threshold=None) as connection:
+        return shares_sessions(connection, parameters)
 
 
 async def notice_our_end(connection: Connection) -> None:

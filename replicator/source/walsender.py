@@ -19,7 +19,12 @@ from typing import Self
 import psycopg
 from psycopg import pq, sql
 
-from pgsluice.replicator.source.connection import Connection, connect
+from pgsluice.replicator.source.connection import (
+    APPLICATION_NAME,
+    WALSENDER_TIMEOUT_MS,
+    Connection,
+    connect_for_replication,
+)
 from pgsluice.replicator.source.copy_both import CopyBoth, LibpqCopyBoth, PlainCopyBoth
 from pgsluice.replicator.source.copy_data import COPY_DATA, PASSED_OVER, WantedMessages, encode_status, message_end
 from pgsluice.replicator.source.stream_end import broken, ended, result_error
@@ -46,7 +51,9 @@ class SystemIdentity:
 class WalSender:
     """One replication connection. Nothing but its methods may touch it, and no two of them wait at the same time."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        """The server ends it when it hears nothing for so long."""
         self._connection = connection
         self._pgconn = connection.pgconn
         self._waiting: asyncio.Future[None] | None = None
@@ -54,11 +61,18 @@ class WalSender:
         """What ``start`` began."""
 
     @classmethod
-    async def connect(cls, settings: PostgresSettings) -> Self:
+    async def connect(
+        cls, settings: PostgresSettings, application_name: str = APPLICATION_NAME, timeout_ms: int = WALSENDER_TIMEOUT_MS
+    ) -> Self:
         """Raises as ``connection.connect`` does."""
-        connection = await connect(settings, replication=True, raw=True)
+        connection = await connect_for_replication(settings, application_name, timeout_ms, raw=True)
         connection.pgconn.nonblocking = 1
-        return cls(connection)
+        return cls(connection, timeout_ms)
+
+    @property
+    def process(self) -> int:
+        """The server's number of it."""
+        return self._connection.info.backend_pid
 
     async def close(self) -> None:
         await self._connection.close()

@@ -53,6 +53,10 @@ _LASTING = (
         "set {0}sslmode: verify-full and {0}sslrootcert, or have pg_hba.conf ask for scram-sha-256: pgsluice sends a password"
         " itself only to a server whose certificate it checks",
     ),
+    (
+        "unsupported startup parameter",
+        "a pooler stands before the server: set {0}host and {0}port to the PostgreSQL server itself",
+    ),
     ("password authentication failed", "check {0}user and {0}password"),
     ("no password supplied", "give a password, for example by {1}PASSWORD"),
     ("pg_hba.conf", "let this user in by a line in the server's pg_hba.conf"),

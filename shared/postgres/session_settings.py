@@ -1,7 +1,8 @@
 """How source and target are connected to: libpq's parameters, and the settings that every session of ours has.
 
-What shapes text is pinned, so that a value reads the same whatever the server, the database or the role sets. Time limits of the
-role are lifted, since they would end a session that is only waiting.
+What shapes text is pinned, so that a value reads the same whatever the server, the database or the role sets, and no row is left
+out in silence. Time limits of the role are lifted, since they would end a session that is only waiting. And a server notices
+that we are gone within half a minute: what a forgotten session holds (a lock, a slot, a snapshot) is in the way of the next one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SESSION_SETTINGS = {
     "bytea_output": "hex",
     "lc_monetary": "C",
     "array_nulls": "on",
+    "xmloption": "content",
+    "row_security": "off",
     "standard_conforming_strings": "on",
     "quote_all_identifiers": "off",
     "search_path": "pg_catalog",
@@ -34,8 +37,17 @@ SESSION_SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "default_transaction_isolation": "read committed",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "2",
 }
-"""``search_path``: every name that we use has its schema, and the name of a type must mean what it means in pg_catalog."""
+"""``search_path``: every name that we use has its schema, and the name of a type must mean what it means in pg_catalog.
+``row_security``: a policy that hides rows from us is an error, and no rows that are passed over. Keepalives: a connection on
+which nothing is under way ends 20 s after its client vanished."""
+
+PROMPT_READER_SETTINGS = {"tcp_user_timeout": "20s"}
+"""For sessions whose answers are read as soon as they are there: one that nobody has taken for so long ends its session, where
+keepalives are not sent. It would also end one whose reader waits on purpose, as a copy does while its stream is full."""
 
 HAS_TRANSACTION_TIMEOUT = 170_000
 """``transaction_timeout`` is set after connecting: an older server refuses startup options that it does not know."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
 import psycopg.sql
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.postgres.pooler import is_pooled, shared_error, shares_sessions
 from pgsluice.shared.postgres.refused_connection import connection_error
 from pgsluice.shared.postgres.session_settings import (
     HAS_TRANSACTION_TIMEOUT,
     NO_TRANSACTION_TIMEOUT,
+    PROMPT_READER_SETTINGS,
     SESSION_SETTINGS,
     libpq_parameters,
     set_statements,
@@ -23,37 +26,83 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 GRANTS_PARAMETERS = 150_000
 """GRANT … ON PARAMETER came with PostgreSQL 15."""
 
-_TARGET_SETTINGS = SESSION_SETTINGS | {
-    "xmloption": "content",
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
-    "client_min_messages": "warning",
-    "jit": "off",
-}
-"""Compiling a merge takes longer than running it, hence no jit. Keepalives: a worker whose machine is gone must not hold the
-lock on its position for hours."""
+_TARGET_SETTINGS = SESSION_SETTINGS | PROMPT_READER_SETTINGS | {"client_min_messages": "warning", "jit": "off"}
+"""Compiling a merge takes longer than running it, hence no jit."""
+
+_READ_ONLY = "session is read-only"
+"""libpq's words for a server that ``target_session_attrs`` passes over."""
+
+# Manual: the view pg_settings; "source" says who set the value. A column of it that only few may see is null for others.
+_WHO_MADE_IT_READ_ONLY = """
+    SELECT pg_is_in_recovery(), current_database()::text, current_user::text,
+           (SELECT source FROM pg_settings WHERE name = 'default_transaction_read_only')
+"""
 
 
 def connect(settings: PostgresSinkSettings, application_name: str) -> Connection:
     """A connection in autocommit mode that never prepares statements: the plan must see how large tables are now.
-    Of several hosts it is to the one that takes writes, so that a failover is followed.
+    Of several hosts it is to the one that takes writes, so that a failover is followed. The settings are made one by one and not
+    as libpq's ``options``, which a pooler in session mode may not take.
 
-    Raises UsageError when the server refuses these settings, TransientError when it cannot be reached.
+    Raises UsageError when the server refuses these settings, or when a pooler shares sessions; TransientError when it cannot be
+    reached or takes no writes.
     """
     parameters = libpq_parameters(settings.target) | {
         "application_name": application_name,
         "target_session_attrs": "read-write",
     }
-    own = _TARGET_SETTINGS | {"lock_timeout": str(round(1000 * settings.lock_timeout_s))}
     try:
         connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
-        connection.execute(set_statements(own).encode())
-        if connection.info.server_version >= HAS_TRANSACTION_TIMEOUT:
-            connection.execute(NO_TRANSACTION_TIMEOUT)
+        try:
+            _set_up(connection, settings, parameters)
+        except BaseException:
+            connection.close()
+            raise
     except psycopg.OperationalError as error:
+        if _READ_ONLY in str(error) and (read_only := _read_only_error(settings, parameters)) is not None:
+            raise read_only from None
         raise connection_error(settings.target, parameters, error, is_target=True) from None
     return connection
+
+
+def _set_up(connection: Connection, settings: PostgresSinkSettings, parameters: Mapping[str, Any]) -> None:
+    """Nothing is set in a session that is not ours alone."""
+    if is_pooled(connection) and shares_sessions(connection, parameters):
+        raise shared_error(settings.target, is_target=True)
+    own = _TARGET_SETTINGS | {"lock_timeout": str(round(1000 * settings.lock_timeout_s))}
+    connection.execute(set_statements(own).encode())
+    if connection.info.server_version >= HAS_TRANSACTION_TIMEOUT:
+        connection.execute(NO_TRANSACTION_TIMEOUT)
+
+
+def _read_only_error(settings: PostgresSinkSettings, parameters: Mapping[str, Any]) -> TransientError | None:
+    """Why no host takes writes, as the first that answers says it; None when none answers any more."""
+    try:
+        with psycopg.connect(**{**parameters, "target_session_attrs": "any"}, autocommit=True) as connection:
+            row = connection.execute(_WHO_MADE_IT_READ_ONLY).fetchone()
+            where = f"the target, PostgreSQL at {connection.info.host}:{connection.info.port},"
+    except psycopg.Error:
+        return None
+    assert row is not None
+    is_standby, database, role, source = row
+    if is_standby:
+        return TransientError(
+            f"{where} is a standby, which takes no writes",
+            "set target-host to the primary, or to all servers of the cluster with commas between: the one that takes writes is"
+            " found, also after a failover",
+            Cause.TARGET,
+        )
+    in_role, in_database = psycopg.sql.Identifier(role).as_string(), psycopg.sql.Identifier(database).as_string()
+    altered = {
+        "user": f"ROLE {in_role}",
+        "database": f"DATABASE {in_database}",
+        "database user": f"ROLE {in_role} IN DATABASE {in_database}",
+        "global": "ROLE ALL",
+    }.get(source)
+    statement = f"ALTER {altered} RESET default_transaction_read_only" if altered else ""
+    way_out = f"run there: {statement}" if altered else f"it is set by: {source}; set it to off when the server may be written to"
+    fact = f"{where} gives role {role!r} sessions that are read-only (default_transaction_read_only)"
+    return TransientError(fact, way_out, Cause.TARGET, statements=[statement] if altered else [])
 
 
 def disable_foreign_keys(connection: Connection, wanted: bool | None) -> bool:

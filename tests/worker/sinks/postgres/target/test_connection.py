@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from pgsluice.shared.errors import TransientError
+from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
+from pgsluice.worker.sinks.postgres import findings
+from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
+from pgsluice.worker.sinks.postgres.target.connection import connect
 from tests.changes_builder import insert, table
 from tests.servers import PostgresServer
 from tests.worker.sinks.postgres.conftest import Target, Way, in_ways
+from tests.worker.sinks.settings import worker_settings
 
 T = table("public.t", "id bigint", "texts text[]")
 
@@ -45,3 +55,33 @@ def test_money_of_a_source_is_read_in_one_currency_whatever_the_database_sets(ge
         assert target.rows("SELECT price::numeric::text FROM prices") == [("1234.50",)]
     finally:
         target.close()
+
+
+@pytest.mark.parametrize("altered", ["ROLE {role}", "DATABASE {database}", "ROLE {role} IN DATABASE {database}"])
+def test_who_made_the_sessions_read_only_is_named_with_its_cure(target: Target, altered: str) -> None:
+    role = f"pgsluice_{target.database.dbname}"
+    what = altered.format(role=f'"{role}"', database=f'"{target.database.dbname}"')
+    target.execute(f"CREATE ROLE {role} LOGIN; ALTER {what} SET default_transaction_read_only = on")
+    try:
+        target.settings = replace(target.settings, target=replace(target.settings.target, user=role))
+        with pytest.raises(TransientError, match=f"gives role '{role}' sessions that are read-only") as raised:
+            connect(target.settings, "test")
+        assert raised.value.statements == (f"ALTER {what} RESET default_transaction_read_only",)
+        [found] = findings.find(worker_settings("orders"), target.settings, NOTHING_KNOWN)
+        assert (found.check, found.statements) == ("target-connection", raised.value.statements)
+        target.execute(found.statements[0])
+        connect(target.settings, "test").close()
+    finally:
+        target.execute(f"DROP ROLE {role}")
+
+
+def test_a_standby_as_the_target_is_named() -> None:
+    with PostgresServer() as server:
+        server.stop()
+        (server.data_directory / "standby.signal").touch()
+        server.start()
+        settings = PostgresSinkSettings(
+            server.settings_for("postgres"), sync_schema=False, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=1
+        )
+        with pytest.raises(TransientError, match="is a standby, which takes no writes: set target-host to the primary"):
+            connect(settings, "test")
