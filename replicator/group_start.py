@@ -24,6 +24,7 @@ from pgsluice.replicator.source.slot import (
     check_slot,
     create_slot,
     drop_slot,
+    end_own_reader,
     find_slot,
     warn_of_running_ahead,
 )
@@ -75,6 +76,8 @@ class Run:
     made: MadeAtSource = field(default_factory=MadeAtSource)
     counts: PublishedCounts = field(default_factory=PublishedCounts)
     pulse: Pulse = field(default_factory=Pulse)
+    walsender: int = 0
+    """The process of the source that serves the session, or served the one before; 0 before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ async def _check(run: Run, source: Source, facts: SourceFacts, found: _Found) ->
         if not run.is_publication_ready:
             await warn_of_running_ahead(source)
     if found.slot is not None:
+        await end_own_reader(source, found.slot, run.walsender)
         check_slot(found.slot, facts)
 
 

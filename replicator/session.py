@@ -31,6 +31,7 @@ from pgsluice.replicator.receiver import Feedback, Receiver, status_interval_s
 from pgsluice.replicator.resume import ResumePoint, find_resume_point
 from pgsluice.replicator.retention import run_retention
 from pgsluice.replicator.source.catalog import RelationCatalog
+from pgsluice.replicator.source.connection import WALSENDER_TIMEOUT_MS
 from pgsluice.replicator.source.slot import ReplicationSlot
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.source.walsender import WalSender
@@ -59,7 +60,8 @@ async def open_session(run: Run, client: Client) -> AsyncIterator[Session]:
     source = await Source.connect(run.settings.source)
     try:
         facts = await _facts(run, client, source)
-        walsender = await WalSender.connect(run.settings.source)
+        timeout_ms = min(facts.wal_sender_timeout_ms or WALSENDER_TIMEOUT_MS, WALSENDER_TIMEOUT_MS)
+        walsender = await WalSender.connect(run.settings.source, run.names.slot, timeout_ms)
         try:
             yield await _prepare(run, client, source, facts, walsender)
         finally:
@@ -103,13 +105,14 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     asks = definitions.are_captured or (point.published.counts_definitions and not point.published.settled)
     assembler = Assembler(point.published, counts_definitions=asks)
     receiver = Receiver(walsender, definitions, assembler, publisher, progress, run.counts, run.pulse, run.until)
-    feedback = Feedback(walsender, progress, receiver, status_interval_s(facts.wal_sender_timeout_ms))
+    feedback = Feedback(walsender, progress, receiver, status_interval_s(walsender.timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)
     await recorder.write()
     run.counts.sessions += 1
     wanted = definitions.wanted if asks else None
     await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin, wanted)
+    run.walsender = walsender.process
     _log_start(slot, stream, point)
     changes = TableChanges(run, bucket, watch, facts.user if definitions.are_captured else "")
     execution = OrderExecution(run, bucket, stream, watch, changes)

@@ -113,7 +113,7 @@ class _Examination:
         if not streams(self._settings) or not facts.may_replicate:
             return None
         try:
-            walsender = await WalSender.connect(self._settings.source)
+            walsender = await WalSender.connect(self._settings.source, self._names.slot)
             try:
                 return await walsender.identify()
             finally:

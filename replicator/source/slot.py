@@ -40,7 +40,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class ReplicationSlot:
     """One row of pg_replication_slots. ``lost`` says why the server gave the slot up, "" when it did not.
-    ``safe_wal_bytes`` may be written before it does; None without a limit."""
+    ``safe_wal_bytes`` may be written before it does; None without a limit. ``reader`` is from where ``active_pid`` is connected,
+    None when this role may not know it."""
 
     name: str
     plugin: str | None
@@ -52,6 +53,7 @@ class ReplicationSlot:
     lost: str
     failover: bool
     safe_wal_bytes: int | None = None
+    reader: str | None = None
 
     @property
     def confirmed_flush_lsn(self) -> LSN:
@@ -67,8 +69,9 @@ _SLOT: LiteralString = """
            s.wal_status,
            CASE WHEN s.wal_status = 'lost' OR j ->> 'invalidation_reason' IS NOT NULL OR j ->> 'conflicting' = 'true'
                 THEN coalesce(j ->> 'invalidation_reason', 'wal_removed') ELSE '' END AS lost,
-           coalesce((j ->> 'failover')::boolean, false) AS failover, s.safe_wal_size AS safe_wal_bytes
-      FROM pg_replication_slots s, to_jsonb(s) j
+           coalesce((j ->> 'failover')::boolean, false) AS failover, s.safe_wal_size AS safe_wal_bytes,
+           host(a.client_addr) AS reader
+      FROM pg_replication_slots s CROSS JOIN LATERAL to_jsonb(s) j LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
      WHERE s.slot_name = %s
 """
 
@@ -91,11 +94,27 @@ def check_slot(slot: ReplicationSlot, facts: SourceFacts) -> None:
             f"{START_AGAIN}; before, {remedy_of_loss(slot.lost)} at the source",
         )
     if slot.active_pid is not None:
+        client = f", whose client is at {slot.reader}" if slot.reader else ""
         raise TransientError(
-            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source",
-            "stop the other replicator of this group, or wait until the server notices that it is gone (wal_sender_timeout)",
+            f"replication slot {slot.name} is in use by process {slot.active_pid} of the source{client}",
+            "stop the other replicator of this group, if there is one; a connection that was lost is ended by the server when"
+            " wal_sender_timeout has passed",
             Cause.LOCK,
         )
+
+
+async def end_own_reader(source: Source, slot: ReplicationSlot, own: int) -> None:
+    """``own`` is the process that served this replicator before, over a connection that it has given up. Raises TransientError
+    when the slot is still that one's: the server has not noticed, and is told now."""
+    if slot.active_pid is None or slot.active_pid != own:
+        return
+    await source.rows("ending our earlier session", "SELECT pg_terminate_backend(%s)", [own])
+    raise TransientError(
+        f"replication slot {slot.name} is still held by process {own} of the source, which served this replicator over a"
+        " connection that was lost",
+        "it was told to end; the slot is tried again",
+        Cause.LOCK,
+    )
 
 
 async def create_slot(

@@ -13,11 +13,13 @@ import psycopg
 import pytest
 
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
-from pgsluice.replicator.source.slot import SlotPatience, create_slot, find_slot
+from pgsluice.replicator.source.slot import SlotPatience, create_slot, end_own_reader, find_slot
 from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import SlotTimeoutError
+from pgsluice.shared.errors import SlotTimeoutError, TransientError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN
 from tests.replicated_group import Group
 from tests.replicator.test_replicator import process
 from tests.servers import Database, NatsServer, PostgresServer
@@ -136,3 +138,56 @@ def test_a_replicator_that_is_killed_while_it_waits_leaves_no_slot(replication: 
             wait_until(lambda: slots(replication.source), what="the slot that is being made")
             killed.kill()
         wait_until(lambda: not slots(replication.source), what="the end of the slot that nobody waits for")
+
+
+async def test_the_connection_that_a_replicator_has_lost_is_named_and_ended(source_database: Database, group: str) -> None:
+    """The source believes that it is there: nothing told it otherwise."""
+    names = GroupNames(group)
+    source_database.execute(f"CREATE PUBLICATION {names.publication}")
+    await create(source_database.settings, names, 60.0)
+    lost = await WalSender.connect(source_database.settings, names.slot)
+    source = await Source.connect(source_database.settings)
+    try:
+        await lost.start(names.slot, names.publication, LSN(0))
+        slot = await find_slot(source, names)
+        assert slot is not None
+        await end_own_reader(source, slot, lost.process + 1)
+        with pytest.raises(TransientError, match=f"process {lost.process} of the source, which served this replicator"):
+            await end_own_reader(source, slot, lost.process)
+
+        async def is_free() -> bool:
+            found = await find_slot(source, names)
+            return found is not None and found.active_pid is None
+
+        await wait_until_async(is_free, what="a slot that nobody reads")
+    finally:
+        await source.close()
+        await lost.close()
+
+
+async def test_a_replication_connection_that_says_nothing_leaves_its_slot_soon(source_database: Database, group: str) -> None:
+    """The server's own patience is a minute."""
+    names = GroupNames(group)
+    source_database.execute(f"CREATE PUBLICATION {names.publication}")
+    await create(source_database.settings, names, 60.0)
+    silent = await WalSender.connect(source_database.settings, names.slot, timeout_ms=300)
+    try:
+        await silent.start(names.slot, names.publication, LSN(0))
+        source_database.execute("CREATE TABLE t ()")
+        wait_until(lambda: active_slots(source_database, names) == [(None,)], what="a slot that nobody reads")
+    finally:
+        await silent.close()
+
+
+def active_slots(database: Database, names: GroupNames) -> list[tuple[object, ...]]:
+    return database.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [names.slot])
+
+
+def test_commits_of_the_source_can_wait_for_one_group_by_its_name(replication: Group, nats_server: NatsServer) -> None:
+    """``synchronous_standby_names`` names walsenders by their application_name."""
+    replication.replicate()
+    with process(replication, nats_server) as replicator:
+        replicator.wait_for_log("replicating")
+        query = "SELECT s.application_name FROM pg_stat_replication s JOIN pg_replication_slots r ON r.active_pid = s.pid"
+        found = replication.source.execute(f"{query} WHERE r.slot_name = %s", [replication.names.slot])
+        assert found == [(replication.names.slot,)]
