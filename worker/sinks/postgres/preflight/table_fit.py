@@ -24,6 +24,7 @@ from pgsluice.worker.sinks.postgres.preflight.target_role import TargetRole
 from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT, Catalog, CatalogEntry, find_table, read_catalog
 from pgsluice.worker.sinks.postgres.target.connection import Connection, grant_of_replica_role
 from pgsluice.worker.sinks.postgres.target.key_types import check_key_types
+from pgsluice.worker.sinks.postgres.target.sequences import owned_sequences
 from pgsluice.worker.sinks.postgres.target.table import (
     TargetTable,
     has_unique_key,
@@ -136,6 +137,9 @@ class TableFit:
             target = target_table(table, entry, place, columns, leaves_out=leaves_out)
             self._look_at_columns(target)
             self._look_at_key(table, target, entry, knows=knows)
+        if self._settings.sync_sequences:
+            with self._looking("target-sequence-privileges", table):
+                owned_sequences(self._connection, [column.name for column in table.columns], entry.oid)
         return entry
 
     def _look_at_key(self, table: Table, target: TargetTable, entry: CatalogEntry, *, knows: bool) -> None:

@@ -114,7 +114,7 @@ def target_error(
         return TerminalError(
             f"the target does not permit {doing}{where} ({name}{_place(error, table)})",
             "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables"
-            " (with target-sync-sequences: UPDATE on their sequences)",
+            " (with target-sync-sequences: SELECT and UPDATE on their sequences)",
         )
     return TerminalError(f"the target refused {doing}{where}: {name}{_place(error, table)}", remedy)
 

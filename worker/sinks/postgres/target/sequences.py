@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from pgsluice.shared import telemetry
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
@@ -16,8 +17,13 @@ FROM pg_depend d JOIN pg_sequence s ON s.seqrelid = d.objid
 WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %s AND d.deptype IN ('a', 'i')
 """
 _FIND = (
-    "SELECT a.attname, s.seqrelid"
-    + _OWNED.replace("WHERE", "JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid WHERE")
+    "SELECT a.attname, s.seqrelid, n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE'),"
+    " has_sequence_privilege(c.oid, 'SELECT') AND has_sequence_privilege(c.oid, 'UPDATE')"
+    + _OWNED.replace(
+        "WHERE",
+        "JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid"
+        " JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE",
+    )
     + " AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)"
 )
 _ADVANCE = """
@@ -25,9 +31,10 @@ SELECT setval(s.seqrelid,
               CASE WHEN s.seqincrement > 0 THEN least(used.highest, s.seqmax) ELSE greatest(used.lowest, s.seqmin) END)
 FROM pg_sequence s
 CROSS JOIN (SELECT max({column})::bigint AS highest, min({column})::bigint AS lowest FROM {rows} AS used_rows) AS used
-CROSS JOIN LATERAL (SELECT pg_sequence_last_value(s.seqrelid) AS value) AS last
-WHERE s.seqrelid = {sequence} AND CASE WHEN s.seqincrement > 0 THEN used.highest >= s.seqmin ELSE used.lowest <= s.seqmax END
-  AND (last.value IS NULL OR CASE WHEN s.seqincrement > 0 THEN used.highest > last.value ELSE used.lowest < last.value END)
+CROSS JOIN (SELECT last_value, is_called::int AS called FROM {name}) AS last
+WHERE s.seqrelid = {sequence}
+  AND CASE WHEN s.seqincrement > 0 THEN used.highest >= s.seqmin AND (used.highest, 1) > (last.last_value, last.called)
+           ELSE used.lowest <= s.seqmax AND (used.lowest, last.called) < (last.last_value, 1) END
 """
 _WHOLE_NUMBERS = frozenset({20, 21, 23})
 """OIDs of bigint, smallint and integer."""
@@ -42,16 +49,38 @@ _RESTART = "SELECT setval(s.seqrelid, s.seqstart, false)" + _OWNED
 
 @dataclass(frozen=True, slots=True)
 class OwnedSequence:
-    """The sequence ``oid``, which gives the column ``column`` (an index of the source's columns) its values."""
+    """The sequence ``oid``, which gives the column ``column`` (an index of the source's columns) its values. ``place`` is its
+    schema and name."""
 
     column: int
     oid: int
+    place: tuple[str, str]
 
 
 def owned_sequences(connection: Connection, columns: Sequence[str], oid: int) -> tuple[OwnedSequence, ...]:
-    """Those of ``columns`` of the target's table ``oid``."""
-    found: dict[str, int] = dict(connection.execute(_FIND, [oid]).fetchall())
-    return tuple(OwnedSequence(i, found[name]) for i, name in enumerate(columns) if name in found)
+    """Those of ``columns`` of the target's table ``oid``. Raises TerminalError where this role may not see how far one is: it
+    would be moved back."""
+    found, lacking, grants = {}, list[str](), list[str]()
+    role = sql.Identifier(connection.info.user).as_string()
+    for column, sequence, schema, name, may_look_up, may_move in connection.execute(_FIND, [oid]).fetchall():
+        if column not in columns:
+            continue
+        found[column] = sequence, (schema, name)
+        if not (may_look_up and may_move):
+            lacking.append(f"{schema}.{name}")
+        if not may_look_up:
+            grants.append(f"GRANT USAGE ON SCHEMA {sql.Identifier(schema).as_string()} TO {role}")
+        if not may_move:
+            grants.append(f"GRANT SELECT, UPDATE ON SEQUENCE {sql.Identifier(schema, name).as_string()} TO {role}")
+    if grants:
+        statements = list(dict.fromkeys(grants))
+        raise TerminalError(
+            f"the target's role {connection.info.user!r} may not read and move {', '.join(lacking)}, which target-sync-sequences"
+            " needs",
+            f"run there: {'; '.join(statements)}",
+            statements=statements,
+        )
+    return tuple(OwnedSequence(i, *found[name]) for i, name in enumerate(columns) if name in found)
 
 
 def lacks_sequence(table: Table, sequences: Iterable[OwnedSequence]) -> bool:
@@ -66,7 +95,12 @@ def lacks_sequence(table: Table, sequences: Iterable[OwnedSequence]) -> bool:
 def advance_statement(sequence: OwnedSequence, rows: sql.Composable, column: str) -> sql.Composed:
     """Moves the sequence on to the value in ``column`` of ``rows`` that is farthest in its direction, never back. A rollback does
     not undo it. One process at a time may do that."""
-    return sql.SQL(_ADVANCE).format(column=sql.Identifier(column), rows=rows, sequence=sql.Literal(sequence.oid))
+    return sql.SQL(_ADVANCE).format(
+        column=sql.Identifier(column),
+        rows=rows,
+        sequence=sql.Literal(sequence.oid),
+        name=sql.Identifier(*sequence.place),
+    )
 
 
 def restart_sequences(connection: Connection, oid: int) -> None:

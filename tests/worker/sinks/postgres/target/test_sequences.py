@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.shared.preflight.finding import Finding
+from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
+from pgsluice.worker.sinks.incoming import Incoming
+from pgsluice.worker.sinks.postgres import findings
 from tests.changes_builder import copied, delete, insert, table, truncate, update
 from tests.logged import fields_of
 from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
+from tests.worker.sinks.settings import worker_settings
 
 ITEMS = table("public.items", "id bigint", "number integer", "note text")
 
@@ -58,8 +63,17 @@ def test_descending_bounded_and_foreign_sequences(target: Target) -> None:
     target.apply(insert(odd, b"-50", b"7", b"70"), insert(odd, b"5", b"20", b"70"))
     sequences = "SELECT nextval('odd_down_seq'), nextval('odd_few_seq'), nextval('unrelated')"
     assert target.rows(sequences) == [(-52, 100, 1)]
+    target.execute("ALTER SEQUENCE odd_down_seq RESTART WITH -60")
     target.apply(insert(odd, b"-51", b"150", None), insert(odd, b"-49", b"999", None))
+    assert target.rows("SELECT nextval('odd_down_seq')") == [(-60,)]
     assert target.rows("SELECT last_value FROM odd_few_seq") == [(200,)]
+
+
+def test_a_sequence_that_is_used_up_stays_so(target: Target) -> None:
+    last = 2**63 - 1
+    target.execute(f"SELECT setval('items_id_seq', {last})")
+    target.apply(insert(ITEMS, b"7", b"3", b"a"), insert(ITEMS, b"%d" % last, b"4", b"b"))
+    assert target.rows("SELECT last_value FROM items_id_seq") == [(last,)]
 
 
 def test_a_table_without_a_key_and_one_that_is_emptied(target: Target) -> None:
@@ -90,14 +104,44 @@ def test_sequences_stay_where_they_are_unless_asked_for(target: Target) -> None:
     assert next_values(target) == (1, 1)
 
 
-def test_a_user_who_may_not_set_the_sequence_is_told_so(target: Target) -> None:
-    role = f"pgsluice_{target.database.dbname}"
-    target.execute(f"CREATE ROLE {role} LOGIN; GRANT ALL ON items TO {role}")
-    target.execute(f"DROP SCHEMA pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {role}")
-    target.settings = replace(target.settings, target=replace(target.settings.target, user=role))
-    with pytest.raises(TerminalError, match=r"does not permit applying .*SQLSTATE 42501.*sequences"):
-        target.apply(insert(ITEMS, b"7", b"3", b"a"))
+def test_a_sequence_that_begins_above_the_rows_stays_there(target: Target) -> None:
+    """As people set it who have the target give out numbers of its own: no value of it was taken yet."""
+    target.execute("ALTER SEQUENCE items_id_seq RESTART WITH 1000; ALTER SEQUENCE items_number_seq START WITH 500 RESTART")
+    target.apply(insert(ITEMS, b"7", b"500", b"a"))
+    assert next_values(target) == (1000, 501)
+    target.apply(insert(ITEMS, b"2000", b"400", b"b"))
+    assert next_values(target) == (2001, 502)
+
+
+@pytest.mark.parametrize("granted", ["UPDATE", "SELECT", "USAGE, SELECT", "USAGE, UPDATE"])
+def test_a_sequence_never_goes_back_for_want_of_a_right_and_the_right_is_named(target: Target, role: str, granted: str) -> None:
+    target.execute("SELECT setval('items_id_seq', 100), setval('items_number_seq', 100)")
+    target.execute(f"GRANT {granted} ON items_id_seq TO {role}; GRANT SELECT, UPDATE ON items_number_seq TO {role}")
+    with pytest.raises(TerminalError, match=r"may not read and move public\.items_id_seq, which") as raised:
+        target.apply(insert(ITEMS, b"5", b"3", b"a"))
+    [found] = [each for each in findings_of(target, [ITEMS]) if each.check == "target-sequence-privileges"]
+    grant = f'GRANT SELECT, UPDATE ON SEQUENCE "public"."items_id_seq" TO "{role}"'
+    assert raised.value.statements == found.statements == (grant,)
+    assert target.rows("SELECT last_value FROM items_id_seq") == [(100,)]
+    target.execute(grant)
+    target.sequence = 0
+    target.apply(insert(ITEMS, b"5", b"3", b"a"), insert(ITEMS, b"105", b"4", b"b"))
+    assert next_values(target) == (106, 101)
+
+
+@pytest.fixture
+def role(target: Target) -> Iterator[str]:
+    """The worker's, which owns no table."""
+    name = f"pgsluice_{target.database.dbname}"
+    target.execute(f"CREATE ROLE {name} LOGIN; GRANT ALL ON items TO {name}")
+    target.execute(f"DROP SCHEMA IF EXISTS pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {name}")
+    target.settings = replace(target.settings, target=replace(target.settings.target, user=name))
+    yield name
     target.close()
     with target.database.connect() as connection:
-        connection.execute(f"DROP OWNED BY {role}".encode())
-        connection.execute(f"DROP ROLE {role}".encode())
+        connection.execute(f"DROP OWNED BY {name}".encode())
+        connection.execute(f"DROP ROLE {name}".encode())
+
+
+def findings_of(target: Target, tables: Sequence[Table]) -> list[Finding]:
+    return findings.find(worker_settings("orders"), target.settings, Incoming(tables))
