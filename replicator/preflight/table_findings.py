@@ -26,7 +26,7 @@ _DOING = "looking at the tables"
 
 _SHAPES: LiteralString = """
     SELECT format('%%I.%%I', n.nspname, c.relname) AS name, c.relreplident::text AS identity,
-           row_security_active(c.oid) AS has_row_security,
+           row_security_active(c.oid) AS has_row_security, quote_ident(pg_get_userbyid(c.relowner)) AS owner,
            ARRAY(SELECT a.attname::text FROM pg_attribute a
                   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
                   ORDER BY a.attnum) AS generated,
@@ -68,6 +68,7 @@ class _Shape:
     name: str
     identity: str
     has_row_security: bool
+    owner: str
     generated: list[str]
     is_toasted: bool
     partition_cures: list[str]
@@ -115,10 +116,9 @@ def _row_security(facts: SourceFacts, shapes: Sequence[_Shape]) -> Iterator[Find
     for shape in shapes:
         if not shape.has_row_security:
             continue
-        if grants_bypassing_row_security(facts.provider):
-            statement = f"ALTER ROLE {facts.role} BYPASSRLS"
-        else:
-            statement = f"CREATE POLICY pgsluice_reads ON {shape.name} FOR SELECT TO {facts.role} USING (true)"
+        # no policy helps: under row_security = off any that holds for the role is an error
+        bypasses = grants_bypassing_row_security(facts.provider)
+        statement = f"ALTER ROLE {facts.role} BYPASSRLS" if bypasses else f"GRANT {shape.owner} TO {facts.role}"
         fact = f"row security of {shape.name} hides rows from role {facts.user!r}: it cannot be copied"
         yield Finding("source-row-security", Severity.ERROR, Subject.SOURCE, fact, statement, (statement,))
 

@@ -24,6 +24,7 @@ from pgsluice.worker.sinks.postgres.target.key_types import check_key_types
 from pgsluice.worker.sinks.postgres.target.sequences import MissingSequences, owned_sequences
 from pgsluice.worker.sinks.postgres.target.table import (
     TargetTable,
+    check_row_security,
     create_table,
     has_unique_key,
     key_error,
@@ -98,6 +99,7 @@ class TargetTables(Mapping[Table, TargetTable]):
             if not self._sync_schema:
                 raise missing_error(table)
             entry = self._create(connection, table, copied=copied)
+        check_row_security(connection, table, entry)
         leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
         target = target_table(table, entry, place, known_columns(table, entry.oid, known), leaves_out=leaves_out)
         if not has_unique_key(target, entry) and not self._pending_keys.include(connection, table):

@@ -27,6 +27,7 @@ from pgsluice.worker.sinks.postgres.target.key_types import check_key_types
 from pgsluice.worker.sinks.postgres.target.sequences import owned_sequences
 from pgsluice.worker.sinks.postgres.target.table import (
     TargetTable,
+    check_row_security,
     has_unique_key,
     key_error,
     missing_error,
@@ -131,6 +132,8 @@ class TableFit:
             return None
         self._look_at_rights(table, place, entry)
         self._look_at_rows(table, place, entry, known)
+        with self._looking("target-row-security", table):
+            check_row_security(self._connection, table, entry)
         with self._looking("target-columns", table):
             leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
             columns = known_columns(table, entry.oid, known)

@@ -13,7 +13,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
 _FIND = """
-SELECT n.nspname, c.relname, c.oid, c.relkind
+SELECT n.nspname, c.relname, c.oid, c.relkind, row_security_active(c.oid)
 FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
 JOIN pg_namespace n ON n.nspname = wanted.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
 """
@@ -110,7 +110,8 @@ class FoldingIndex:
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """One relation. ``kind`` is its ``relkind``; ``unique_keys`` are the columns of each unique index that ON CONFLICT can use;
-    ``partition_columns`` those that the rows of a partitioned table are distributed by, empty for another table."""
+    ``partition_columns`` those that the rows of a partitioned table are distributed by, empty for another table;
+    ``has_row_security``: policies hold for this role."""
 
     oid: int
     kind: str
@@ -119,6 +120,7 @@ class CatalogEntry:
     unique_keys: Sequence[set[str]]
     partition_columns: Sequence[str]
     folding_indexes: Sequence[FoldingIndex]
+    has_row_security: bool
 
 
 Catalog = Mapping[tuple[str, str], CatalogEntry]
@@ -156,7 +158,7 @@ def tables_with_foreign_keys(connection: Connection) -> list[str]:
 def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog:
     wanted = [[schema for schema, _ in names], [name for _, name in names]]
     found = connection.execute(_FIND, wanted).fetchall()
-    oids = [oid for _, _, oid, _ in found]
+    oids = [oid for _, _, oid, *_ in found]
     parameters = {"tables": oids, "exact": _EXACT_TYPES, "strings": _EXACT_STRINGS}
     columns = _by_oid(connection.execute(_COLUMNS, parameters).fetchall())
     references = _by_oid(connection.execute(_REFERENCES, [oids]).fetchall())
@@ -172,8 +174,9 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
             unique_keys=keys.get(oid, []),
             partition_columns=[column for (column,) in partition_columns[oid]],
             folding_indexes=[FoldingIndex(*index) for index in folding_indexes[oid]],
+            has_row_security=has_row_security,
         )
-        for schema, name, oid, kind in found
+        for schema, name, oid, kind, has_row_security in found
     }
 
 

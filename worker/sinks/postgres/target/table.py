@@ -288,6 +288,20 @@ def key_error(target: TargetTable, partition_columns: Sequence[str]) -> Terminal
     )
 
 
+def check_row_security(connection: Connection, table: Table, entry: CatalogEntry) -> None:
+    """Raises TerminalError when policies of the target's table hold for this role."""
+    if not entry.has_row_security:
+        return
+    role = connection.info.user
+    statement = f"ALTER ROLE {sql.Identifier(role).as_string()} BYPASSRLS"
+    raise TerminalError(
+        f"row security of table '{table.qualified_name}' at the target may hide rows from role {role!r}: their changes would be"
+        " lost",
+        f"run there: {statement}; or have the role be the table's owner, or a member of it, without FORCE ROW LEVEL SECURITY",
+        statements=[statement],
+    )
+
+
 def identity_error(target: TargetTable) -> TerminalError:
     """For a batch that changes a value in one of ``target.fixed``."""
     table = target.table
