@@ -7,7 +7,7 @@
     53…, 58…, 25006                out of something, read-only      TransientError
     42501                          permission                       TerminalError: grant it
     22…, 23…, 44…, 54000, P0001    values of single rows            dead letters, when it is known which (``refused_rows``)
-    everything else                the data or the schema           TerminalError: change the target
+    everything else                the data or the schema           TerminalError: change the target, or a function there
 
 A server's message, DETAIL and CONTEXT may hold values; only names and the SQLSTATE are used.
 """
@@ -24,10 +24,17 @@ from pgsluice.shared.wire.table import Table
 
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 _TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}
+_NAME_CLASSES = ("42", "3F")
+"""What is named does not exist, or may not be looked up."""
 _ROW_CLASSES = ("22", "23", "44")
 _ROW_STATES = {"54000", "P0001"}
 """An index entry that is too large; what a trigger raises."""
 _COLUMN = re.compile(r"^COPY [^,]*, \w+ \d+, \w+ ")  # in whatever language the server speaks
+_NAME = r'(?:"[^"]+"|[\w$]+)'
+_FUNCTION = re.compile(
+    rf'(?:\w+ )?PL/\w+\S*\s+(?:function )?({_NAME}(?:\.{_NAME})?)(?:\(|\s|$)|SQL function ("[^"]+") (?:statement|during)'
+)
+"""A line of an error's context, whatever language the server speaks: "PL/pgSQL function audit() line 3 at SQL statement"."""
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -84,6 +91,15 @@ _LOCKS = (
     "raise max_locks_per_transaction at the target and restart that server: a source transaction over many tables takes locks on"
     " all of them and their indexes; or end sessions there that hold many locks"
 )
+_FUNCTION_NAMES = (
+    "a trigger, default or constraint of the target's table calls that function, and search_path is pg_catalog alone then, as"
+    " under PostgreSQL's own replication: write the schema of each name in it, or ALTER FUNCTION … SET search_path = …; then"
+    " start again, nothing of the batch was applied"
+)
+_FUNCTION_RIGHTS = (
+    "a trigger, default or constraint of the target's table calls that function: grant the target user what it needs, or ALTER"
+    " FUNCTION … SECURITY DEFINER"
+)
 _NO_ORDER = (
     "rows are copied in no particular order: set target-disable-foreign-keys: true, or drop the constraint until the copy is"
     " done; then start again"
@@ -110,12 +126,17 @@ def target_error(
         cause = passing_cause(error.sqlstate, Cause.TARGET)
         return TransientError(f"the target failed while {doing} ({name})", "the batch is applied again", cause)
     where = f" into table '{table.qualified_name}'" if table is not None else ""
+    function = function_in(error.diag.context or "")
     if error.sqlstate == "42501":
         return TerminalError(
             f"the target does not permit {doing}{where} ({name}{_place(error, table)})",
-            "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables"
+            _FUNCTION_RIGHTS
+            if function
+            else "grant the target user CREATE on the schemas and INSERT, UPDATE, DELETE, TRUNCATE and SELECT on the tables"
             " (with target-sync-sequences: SELECT and UPDATE on their sequences)",
         )
+    if function and (error.sqlstate or "").startswith(_NAME_CLASSES):
+        remedy = _FUNCTION_NAMES
     return TerminalError(f"the target refused {doing}{where}: {name}{_place(error, table)}", remedy)
 
 
@@ -148,7 +169,18 @@ def _place(error: psycopg.Error, table: Table | None) -> str:
         names.append(f"constraint '{diagnostic.constraint_name}'")
     if diagnostic.datatype_name:
         names.append(f"type '{diagnostic.datatype_name}'")
+    if function := function_in(diagnostic.context or ""):
+        names.append(f"function {function}")
     return "".join(f", {name}" for name in names)
+
+
+def function_in(context: str) -> str:
+    """The outermost function in which an error of this context was raised; "" when it was raised in none. Lines before the
+    server's last ones may quote a statement with its values, so the last that fits is taken."""
+    for line in reversed(context.splitlines()):
+        if found := _FUNCTION.match(line):
+            return found.group(1) or found.group(2)
+    return ""
 
 
 def _copied_column(error: psycopg.Error, table: Table | None) -> str:

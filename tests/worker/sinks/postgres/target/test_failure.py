@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from pgsluice.worker.sinks.postgres.target.failure import target_error
-from tests.changes_builder import insert, table, update
+from pgsluice.worker.sinks.postgres.target.failure import function_in, target_error
+from tests.changes_builder import copied, insert, table, update
+from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
@@ -110,3 +112,72 @@ def test_each_sqlstate_has_one_policy(state: str, kind: type[Exception]) -> None
 
 def test_a_broken_connection_is_transient() -> None:
     assert type(target_error(psycopg.OperationalError("consuming input failed"), None, "applying")) is TransientError
+
+
+AUDITED = """
+    CREATE TABLE audit (note text);
+    CREATE TABLE orders (id bigint PRIMARY KEY, note text);
+    CREATE FUNCTION audited() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN new; END $$;
+    CREATE TRIGGER audit AFTER INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION audited()
+"""
+
+
+@pytest.mark.parametrize(
+    "body", ["INSERT INTO audit VALUES (new.note)", "EXECUTE 'INSERT INTO audit VALUES (' || quote_literal(new.note) || ')'"]
+)
+def test_a_trigger_that_needs_a_search_path_is_named_with_its_cure(target: Target, body: str) -> None:
+    target.execute(AUDITED.format(body=body))
+    messages = target.messages([insert(ORDERS, b"1", SECRET + b"\nPL/pgSQL function fake() line 1")])
+    with pytest.raises(TerminalError, match=r"SQLSTATE 42P01, function public\.audited: .*search_path is pg_catalog") as raised:
+        target.commit([messages])
+    assert SECRET.decode() not in str(raised.value)
+    assert "fake" not in str(raised.value)
+    target.execute("ALTER FUNCTION audited SET search_path = public")
+    target.commit([messages])
+    assert len(target.rows("SELECT FROM audit")) == 1
+
+
+def test_a_default_that_needs_a_search_path_is_named_when_rows_are_copied(target: Target) -> None:
+    target.execute(
+        "CREATE TABLE numbers (n bigint); CREATE FUNCTION next_number() RETURNS bigint LANGUAGE plpgsql"
+        " AS $$ BEGIN RETURN (SELECT max(n) FROM numbers); END $$;"
+        " CREATE TABLE orders (id bigint PRIMARY KEY, note text, n bigint DEFAULT next_number())"
+    )
+    with pytest.raises(TerminalError, match=r"function public\.next_number: .*search_path is pg_catalog"):
+        apply_copied(target.sink, [[copied(1, ORDERS, (b"1", SECRET))]])
+
+
+def test_a_trigger_that_lacks_a_right_is_named(target: Target) -> None:
+    role = f"pgsluice_{target.database.dbname}"
+    target.execute(AUDITED.format(body="INSERT INTO public.audit VALUES (new.note)"))
+    target.execute(f"CREATE ROLE {role} LOGIN; GRANT ALL ON orders TO {role}; DROP SCHEMA IF EXISTS pgsluice CASCADE")
+    target.execute(f"CREATE SCHEMA pgsluice AUTHORIZATION {role}")
+    target.settings = replace(target.settings, target=replace(target.settings.target, user=role))
+    try:
+        with pytest.raises(TerminalError, match=r"SQLSTATE 42501.*, function public\.audited\): .*SECURITY DEFINER"):
+            target.apply(insert(ORDERS, b"1", SECRET))
+    finally:
+        target.sink.close()
+        target.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_what_a_trigger_raises_is_a_dead_letter_that_names_it(target: Target) -> None:
+    target.execute(AUDITED.format(body="RAISE EXCEPTION 'no %', new.note"))
+    with pytest.raises(RejectedChanges) as caught:
+        target.apply(insert(ORDERS, b"1", SECRET))
+    reason = caught.value.rejections[0].reason
+    assert "SQLSTATE P0001, function public.audited" in reason
+    assert SECRET.decode() not in reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PL/pgSQL function public.audited() line 3 at SQL statement",
+        "PL/pgSQL-Funktion public.audited() Zeile 3 bei SQL-Anweisung",
+        "fonction PL/pgSQL public.audited(), ligne 3 à instruction SQL",
+    ],
+)
+def test_a_function_is_found_in_whatever_language_the_server_speaks(line: str) -> None:
+    assert function_in(f'SQL statement "INSERT INTO audit VALUES (1)"\n{line}') == "public.audited"
+    assert function_in('SQL statement "INSERT INTO audit VALUES (1)"') == ""
