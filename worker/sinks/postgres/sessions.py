@@ -24,7 +24,13 @@ from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.target.catalog import find_table, tables_with_foreign_keys
-from pgsluice.worker.sinks.postgres.target.connection import Connection, connect, disable_foreign_keys
+from pgsluice.worker.sinks.postgres.target.connection import (
+    DRIVER_SESSION,
+    TASK_SESSION,
+    Connection,
+    connect,
+    disable_foreign_keys,
+)
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import MissingSequences
 from pgsluice.worker.sinks.postgres.target.table import TargetTable
@@ -73,7 +79,7 @@ class DriverSession:
         cls, settings: PostgresSinkSettings, pending_keys: PendingKeys, known_tables: KnownTables, policies: Policies
     ) -> DriverSession:
         """Raises PgsluiceError."""
-        connection, are_off = _connect(settings, "pgsluice worker")
+        connection, are_off = _connect(settings, DRIVER_SESSION)
         return cls(connection, settings, pending_keys, known_tables, policies, checks_foreign_keys=not are_off)
 
     def expect_keys(self) -> None:
@@ -195,7 +201,7 @@ class TaskSession:
 
     def connection(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection, _ = _connect(self._settings, "pgsluice task")
+            self._connection, _ = _connect(self._settings, TASK_SESSION)
             # What a crash of the target takes of a task's work is noticed and done again; waiting for the disk buys nothing.
             self._connection.execute("SET synchronous_commit = off")
         return self._connection

@@ -44,6 +44,7 @@ from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.preflight.held_rows import held_already
 from pgsluice.worker.sinks.postgres.preflight.target_role import check_role
 from pgsluice.worker.sinks.postgres.sessions import DriverSession
+from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError, is_transient, target_error
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement
 from pgsluice.worker.sinks.postgres.target.statement_watch import StatementWatch
@@ -180,10 +181,7 @@ class PostgresSink:
             if self._row.ensure(connection) and self._known_tables.worker == self._names.worker:
                 self._known_tables.forget(connection)
             self._attempts.limit_stages(lock_capacity(connection) // LOCKS_PER_STAGE)
-            # a predecessor is waited for as long as it takes: nothing fails
-            with self._statements.over(connection, Cause.OTHER), connection.transaction():
-                connection.execute("SET LOCAL lock_timeout = 0")  # a large batch of the predecessor takes its time
-                self._applied = self._row.lock(connection) or NOTHING_APPLIED
+            self._applied = self._await_position(connection) or NOTHING_APPLIED
             self._missed = self._known_tables.missed(connection)
             drop_stages(connection, leftover_stages(connection, self._names, None))
         except PgsluiceError:
@@ -243,6 +241,8 @@ class PostgresSink:
             cause, table = (error.cause, error.table) if isinstance(error, PieceError) else (error, None)
             if isinstance(cause, psycopg.errors.ReadOnlySqlTransaction):
                 self.close()  # what was a primary is none any more: connecting again finds the one that is
+            elif isinstance(error, psycopg.errors.LockNotAvailable) and self._session is not None:
+                self._session.connection.close()  # the position's: the next session says who holds it, and may end who does
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise self._attempts.failure(cause, table, doing) from None
         falls_behind = position.catch_up is not None and self._applied.catch_up is None
@@ -284,15 +284,23 @@ class PostgresSink:
 
     def _connected(self) -> DriverSession:
         """The session, a new one after a broken connection; by then it is clear what became of the last transaction."""
-        if self._session is None or self._session.connection.closed:
+        is_new = self._session is None or self._session.connection.closed
+        if self._session is None or is_new:
             self._session = self._connect()
-        if self._in_doubt is not None:
-            with self._session.connection.transaction():
-                if self._row.lock(self._session.connection) == self._in_doubt:
-                    self._applied = self._in_doubt
-            self._missed = self._known_tables.missed(self._session.connection)
-            self._in_doubt = None
+        if is_new or self._in_doubt is not None:
+            found = self._await_position(self._session.connection)
+            if self._in_doubt is not None:
+                self._applied = self._in_doubt if found == self._in_doubt else self._applied
+                self._missed = self._known_tables.missed(self._session.connection)
+                self._in_doubt = None
         return self._session
+
+    def _await_position(self, connection: Connection) -> Applied | None:
+        """The position, when no session before this one, nor a predecessor's, still moves it. One may be applying a large batch,
+        and is waited for as long as that takes: nothing fails."""
+        with self._statements.over(connection, Cause.OTHER, ends_own=True), connection.transaction():
+            connection.execute("SET LOCAL lock_timeout = 0")
+            return self._row.lock(connection)
 
     def _connect(self) -> DriverSession:
         pending_keys = PendingKeys(self._names.group, self._names.worker)

@@ -10,9 +10,14 @@ import psycopg
 import pytest
 
 from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
+from pgsluice.shared.process.pulse import Pulse
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
+from pgsluice.worker.sinks.postgres.target import statement_watch
+from pgsluice.worker.sinks.postgres.target.connection import connect
 from tests.changes_builder import copied, insert, message, table, update
+from tests.logged import fields_of
 from tests.servers import PostgresServer
+from tests.servers.losing_proxy import HOST, LosingProxy
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, write
 from tests.worker.sinks.postgres.conftest import Target, Way, in_ways
@@ -209,3 +214,94 @@ def test_groups_and_workers_share_a_target_without_touching_each_others_position
 
 
 WORKER = worker_settings("orders", name="postgres")
+
+
+HOLDS_THE_POSITION = "BEGIN; SELECT FROM pgsluice.applied FOR UPDATE"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statement_watch, "LOOK_INTERVAL_S", 0.05)
+
+
+def test_a_session_of_an_earlier_worker_that_hears_nothing_is_named_and_ended(
+    target: Target, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its worker's machine is gone, and nothing told the server."""
+    target.apply(insert(ITEMS, b"1", b"a"))
+    ghost = connect(target.settings, "pgsluice worker")
+    ghost.execute(HOLDS_THE_POSITION)
+    assert target.new_sink().open().sequence == 1
+    told = [fields_of(each)["process"] for each in caplog.records if "an earlier session of this worker" in each.message]
+    assert told == [ghost.info.backend_pid]
+    ghost.close()
+
+
+def test_a_session_of_an_earlier_worker_that_works_is_waited_for(target: Target, impatient: None) -> None:
+    target.apply(insert(ITEMS, b"1", b"a"))
+    with connect(target.settings, "pgsluice worker") as predecessor:
+        predecessor.execute(HOLDS_THE_POSITION)
+
+        def work() -> None:
+            predecessor.execute("SELECT pg_sleep(1); UPDATE pgsluice.applied SET sequence = 7; COMMIT")
+
+        working = threading.Thread(target=work)
+        working.start()
+        assert target.new_sink().open().sequence == 7
+        working.join()
+
+
+def test_somebody_else_who_holds_the_position_is_left_alone(target: Target, impatient: None) -> None:
+    target.apply(insert(ITEMS, b"1", b"a"))
+    sink = target.new_sink()
+    pulse = Pulse()
+    sink.report_to(pulse)
+    with target.database.connect() as person:
+        person.execute(HOLDS_THE_POSITION)
+        opening = threading.Thread(target=sink.open)
+        opening.start()
+        wait = wait_until(lambda: pulse.wait, what="a wait")
+        assert f"process {person.info.backend_pid} holds" in wait.reason
+        wait_until(lambda: pulse.wait is not None and pulse.wait is not wait, what="another look")
+        person.execute("COMMIT")
+        opening.join()
+
+
+def test_a_batch_whose_answer_is_lost_on_the_way_is_applied_once(
+    target: Target, postgres: PostgresServer, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the server still believes in the first session, which holds the position."""
+    target.apply(insert(ITEMS, b"1", b"a"))
+    with LosingProxy(postgres.port) as proxy:
+        target.settings = replace(target.settings, target=replace(target.settings.target, host=HOST, port=proxy.port))
+        sink = target.new_sink()
+        sink.open()
+        receipts = write(sink, [target.messages([update(ITEMS, b"1", b"b")])])
+        failed: list[TransientError] = []
+
+        def commit() -> None:
+            try:
+                sink.commit(receipts, STREAM_CREATED)
+            except TransientError as error:
+                failed.append(error)
+
+        with target.database.connect() as other:
+            other.execute("BEGIN; LOCK TABLE items")
+            committing = threading.Thread(target=commit)
+            committing.start()
+            wait_until(lambda: target.rows(WAITING), what="the merge waits for the lock")
+            proxy.lose()
+            other.execute("COMMIT")
+            committing.join(60)
+        assert len(failed) == 1
+        assert sink.commit(receipts, STREAM_CREATED).sequence == 2
+        assert target.table("public", "items") == [("1", "b")]
+        assert target.rows("SELECT changes FROM pgsluice.applied") == [(2,)]
+        sink.close()
+
+
+def test_the_server_notices_within_seconds_that_a_worker_is_gone(target: Target) -> None:
+    """Of an answer that nobody takes, and of a connection on which nothing is under way."""
+    with connect(target.settings, "test") as connection:
+        query = "SELECT current_setting('tcp_user_timeout'), current_setting('tcp_keepalives_idle')"
+        assert connection.execute(query).fetchall() == [("20000", "10")]

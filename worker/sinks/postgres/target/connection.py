@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -12,6 +17,7 @@ from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.postgres.pooler import is_pooled, shared_error, shares_sessions
 from pgsluice.shared.postgres.refused_connection import connection_error
 from pgsluice.shared.postgres.session_settings import (
+    CONNECT_TIMEOUT_S,
     HAS_TRANSACTION_TIMEOUT,
     NO_TRANSACTION_TIMEOUT,
     PROMPT_READER_SETTINGS,
@@ -28,6 +34,9 @@ GRANTS_PARAMETERS = 150_000
 
 _TARGET_SETTINGS = SESSION_SETTINGS | PROMPT_READER_SETTINGS | {"client_min_messages": "warning", "jit": "off"}
 """Compiling a merge takes longer than running it, hence no jit."""
+
+DRIVER_SESSION, TASK_SESSION = "pgsluice worker", "pgsluice task"
+"""Names (application_name) of the sessions that may hold a worker's position."""
 
 _READ_ONLY = "session is read-only"
 """libpq's words for a server that ``target_session_attrs`` passes over."""
@@ -54,7 +63,8 @@ def connect(settings: PostgresSinkSettings, application_name: str) -> Connection
     try:
         connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
         try:
-            _set_up(connection, settings, parameters)
+            with answering_within(CONNECT_TIMEOUT_S, connection):
+                _set_up(connection, settings, parameters)
         except BaseException:
             connection.close()
             raise
@@ -63,6 +73,24 @@ def connect(settings: PostgresSinkSettings, application_name: str) -> Connection
             raise read_only from None
         raise connection_error(settings.target, parameters, error, is_target=True) from None
     return connection
+
+
+def break_off(connection: Connection) -> None:
+    """Ends the wait of the thread that uses it, as if the connection had broken. From another thread."""
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def answering_within(limit_s: float, connection: Connection) -> Iterator[None]:
+    """Breaks the connection off when the block takes longer: what is between may have lost an answer, and nobody is told."""
+    timer = threading.Timer(limit_s, break_off, [connection])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _set_up(connection: Connection, settings: PostgresSinkSettings, parameters: Mapping[str, Any]) -> None:

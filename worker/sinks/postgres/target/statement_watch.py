@@ -3,51 +3,78 @@
 A merge, or the key of a large table, may take minutes, and the thread that asked for it hears nothing before its end. So when a
 call of the sink is under way for LOOK_INTERVAL_S another session looks, as often: a process that works is not to be mistaken for
 one that stands still, nor the other way round.
+
+A connection may be lost without either end being told (a balancer acknowledges and forgets): then the server's session waits for
+its client and the client for an answer. Its wait is broken off. Such a session of a worker before us may hold the position: it
+is ended.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
+from pgsluice.shared.postgres.session_settings import CONNECT_TIMEOUT_S
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
-from pgsluice.worker.sinks.postgres.target.connection import Connection, connect
+from pgsluice.worker.sinks.postgres.target.connection import (
+    DRIVER_SESSION,
+    TASK_SESSION,
+    Connection,
+    answering_within,
+    break_off,
+    connect,
+)
 
 LOOK_INTERVAL_S = 10.0
+
+LOOKS_IN_VAIN = 3
+"""After so many looks at a session that waits for its client, and nothing of it changed, its client hears nothing of it."""
 
 # Views of the manual's chapter "Monitoring Database Activity". A statement that waits for its client may be our own thread's
 # fault, so only what has changed counts then.
 _LOOK = """
-    SELECT a.pid, a.query_start, c.bytes_processed,
+    SELECT a.pid, a.state_change, a.query_start, c.bytes_processed,
            a.state = 'active' AND coalesce(a.wait_event_type, '') <> 'Client' AS is_busy,
            coalesce(a.wait_event_type = 'Lock', false) AS needs_lock,
            coalesce(a.wait_event = 'SyncRep', false) AS needs_standby,
+           coalesce(a.state LIKE 'idle%%' OR a.wait_event_type = 'Client', false) AS needs_client,
            CASE WHEN a.wait_event_type = 'Lock' THEN pg_blocking_pids(a.pid) END AS blocked_by
       FROM pg_stat_activity a
       LEFT JOIN pg_stat_progress_copy c ON c.pid = a.pid
      WHERE a.pid = ANY(%s)
 """
+_OURS = f"{_LOOK} AND a.application_name = ANY(%s) AND a.usename = current_user"
+_END = "SELECT pg_terminate_backend(%s)"
 
 log = telemetry.logger(__name__)
 
 
 class _Found(NamedTuple):
     pid: int
+    state_change: Any
     query_start: Any
     bytes_processed: int | None
     is_busy: bool | None
     needs_lock: bool
     needs_standby: bool
+    needs_client: bool
     blocked_by: list[int] | None
+
+    @property
+    def mark(self) -> tuple[Any, ...]:
+        """Another one after each statement, and after each part of one that copies."""
+        return self[:4]
 
     @property
     def wait(self) -> str:
@@ -58,14 +85,38 @@ class _Found(NamedTuple):
         return "a synchronous standby of the target" if self.needs_standby else ""
 
 
+@dataclass(slots=True)
+class _Patience:
+    """With a session that waits for its client."""
+
+    mark: tuple[Any, ...] = ()
+    looks: int = 0
+
+    def is_over(self, now: _Found, *, waits: bool) -> bool:
+        """``waits``: for what it would have to send."""
+        goes_on = waits and now.needs_client
+        self.looks = (self.looks + 1 if now.mark == self.mark else 1) if goes_on else 0
+        self.mark = now.mark
+        return self.looks >= LOOKS_IN_VAIN
+
+
 @dataclass(eq=False, slots=True)
 class _Call:
-    """Of the sink. ``cause`` is that of a wait for a lock."""
+    """Of the sink. ``cause`` is that of a wait for a lock. ``ends_own``: sessions of ours that hold it are of nobody any more."""
 
+    connection: Connection
     pid: int
     cause: Cause
+    ends_own: bool
     began_at: float
     last: _Found | None = None
+    patience: _Patience = field(default_factory=_Patience)
+    holders: defaultdict[int, _Patience] = field(default_factory=lambda: defaultdict(_Patience))
+
+    @property
+    def waits(self) -> bool:
+        """Whether our side waits for an answer."""
+        return not self.connection.closed and self.connection.pgconn.transaction_status == TransactionStatus.ACTIVE
 
 
 class StatementWatch:
@@ -82,9 +133,10 @@ class StatementWatch:
         """Of the thread that looks; None without one."""
 
     @contextmanager
-    def over(self, connection: Connection, cause: Cause = Cause.LOCK) -> Iterator[None]:
-        """While the caller has statements run there. A lock that they wait for is told as ``cause``."""
-        call = _Call(connection.info.backend_pid, cause, time.monotonic())
+    def over(self, connection: Connection, cause: Cause = Cause.LOCK, *, ends_own: bool = False) -> Iterator[None]:
+        """While the caller has statements run there. A lock that they wait for is told as ``cause``. ``ends_own``: only
+        sessions of this worker, or of one that it follows, can hold it; one that waits for its client is ended."""
+        call = _Call(connection, connection.info.backend_pid, cause, ends_own, time.monotonic())
         with self._lock:
             self._calls.append(call)
             if self._closing is None:
@@ -115,20 +167,40 @@ class StatementWatch:
                     log.debug("the target does not say what it does", reason=type(error).__name__)
 
     def _look(self, calls: list[_Call]) -> None:
-        with connect(self._settings, "pgsluice watch") as connection:
+        with connect(self._settings, "pgsluice watch") as connection, answering_within(CONNECT_TIMEOUT_S, connection):
             rows = connection.execute(_LOOK, [[call.pid for call in calls]]).fetchall()
-        found = {row[0]: _Found(*row) for row in rows}
-        for call in calls:
-            with self._lock:
-                if call in self._calls and (now := found.get(call.pid)) is not None:
+            found = {row[0]: _Found(*row) for row in rows}
+            for call in calls:
+                if (now := found.get(call.pid)) is None:
+                    continue
+                with self._lock:
+                    if call not in self._calls:
+                        continue
                     self._tell(call, now)
+                    is_lost = call.patience.is_over(now, waits=call.waits)
+                    if is_lost:
+                        log.warning("the target waits for us and we for it: the connection is given up", process=call.pid)
+                        break_off(call.connection)
+                if is_lost:
+                    connection.execute(_END, [call.pid])
+                elif call.ends_own and now.blocked_by:
+                    self._end_own(connection, call, now.blocked_by)
+
+    def _end_own(self, connection: Connection, call: _Call, holders: list[int]) -> None:
+        for row in connection.execute(_OURS, [holders, [DRIVER_SESSION, TASK_SESSION]]).fetchall():
+            holder = _Found(*row)
+            if call.holders[holder.pid].is_over(holder, waits=True):
+                log.warning(
+                    "an earlier session of this worker holds its position and hears nothing: it is ended", process=holder.pid
+                )
+                connection.execute(_END, [holder.pid])
 
     def _tell(self, call: _Call, now: _Found) -> None:
         before, call.last = call.last, now
         if wait := now.wait:
             self.pulse.waits(TransientError(f"waiting for {wait}", cause=call.cause if now.needs_lock else Cause.TARGET))
             self._is_told = True
-        elif now.is_busy or (before is not None and before[:3] != now[:3]):
+        elif now.is_busy or (before is not None and before.mark != now.mark):
             self._end_wait()
             self.pulse.moved()
 

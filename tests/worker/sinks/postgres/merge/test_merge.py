@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -168,24 +167,6 @@ def test_an_insert_that_meets_its_key_replaces_the_row(target: Target) -> None:
     target.execute("INSERT INTO orders VALUES (1, 'stale', 'stale'), (2, 'other', NULL)")
     target.apply(insert(ORDERS, b"1", b"a", b"b"), insert(ORDERS, b"3", b"c", b"d"))
     assert orders(target) == [("1", "a", "b", "kept"), ("2", "other", None, "kept"), ("3", "c", "d", "kept")]
-
-
-@WITH_AND_WITHOUT_STAGES
-def test_inserts_into_a_table_that_takes_no_copy(target: Target) -> None:
-    """COPY is refused under row-level security; INSERT is not."""
-    role = f"limited_{target.database.dbname}"
-    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text, document text)")
-    target.execute("ALTER TABLE orders ENABLE ROW LEVEL SECURITY; CREATE POLICY everything ON orders USING (true)")
-    target.execute(f"CREATE ROLE {role} LOGIN; GRANT ALL ON orders TO {role}")
-    target.execute(f"DROP SCHEMA pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {role}")
-    target.settings = replace(target.settings, target=replace(target.settings.target, user=role))
-    target.apply(insert(ORDERS, b"1", b"a", b"b"))
-    target.apply(insert(ORDERS, b"2", b"c", b"d"))
-    assert orders(target) == [("1", "a", "b"), ("2", "c", "d")]
-    target.close()
-    with target.database.connect() as connection:
-        connection.execute(f"DROP OWNED BY {role}".encode())
-        connection.execute(f"DROP ROLE {role}".encode())
 
 
 @WITH_AND_WITHOUT_STAGES

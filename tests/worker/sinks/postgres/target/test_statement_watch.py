@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -15,7 +16,9 @@ from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target import statement_watch
 from pgsluice.worker.sinks.postgres.target.connection import Connection, connect
 from pgsluice.worker.sinks.postgres.target.statement_watch import StatementWatch
-from tests.servers import Database
+from tests.logged import fields_of
+from tests.servers import Database, PostgresServer
+from tests.servers.losing_proxy import HOST, LosingProxy
 from tests.waiting import wait_until
 
 
@@ -23,6 +26,7 @@ class Watched:
     """A session at the target whose statements are watched, on a thread of its own."""
 
     def __init__(self, settings: PostgresSinkSettings) -> None:
+        self.settings = settings
         self.pulse = Pulse()
         self.watch = StatementWatch(settings)
         self.watch.pulse = self.pulse
@@ -101,3 +105,48 @@ def test_nobody_looks_when_nothing_runs(watched: Watched, target_database: Datab
     with watched.running("SELECT 1") as thread:
         thread.join(10)
     assert watched.pulse.progressed_at == before
+
+
+@pytest.mark.parametrize("lost", ["the request", "the answer"])
+def test_a_wait_for_an_answer_that_was_lost_is_broken_off_and_said(
+    target_database: Database, postgres: PostgresServer, watched: Watched, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    """On the way something acknowledges and forgets: neither the server's kernel nor ours notices."""
+    target_database.execute("INSERT INTO t VALUES (1)")
+    with LosingProxy(postgres.port) as proxy, target_database.connect() as other:
+        address = replace(watched.settings.target, host=HOST, port=proxy.port)
+        connection = connect(replace(watched.settings, target=address), "watched")
+        process = connection.info.backend_pid
+        connection.execute("BEGIN")
+        ended: list[Exception] = []
+
+        def update() -> None:
+            with watched.watch.over(connection):
+                try:
+                    connection.execute("UPDATE public.t SET id = 2")
+                except psycopg.OperationalError as error:
+                    ended.append(error)
+
+        other.execute("BEGIN; LOCK TABLE t")
+        if lost == "the request":
+            proxy.lose()
+        thread = threading.Thread(target=update)
+        thread.start()
+        if lost == "the answer":
+            wait_until(lambda: watched.pulse.wait, what="a statement that waits for the lock")
+            proxy.lose()
+        other.execute("COMMIT")
+        thread.join(30)
+        assert len(ended) == 1
+        assert [fields_of(each)["process"] for each in caplog.records if "is given up" in each.message] == [process]
+        gone = f"SELECT FROM pg_stat_activity WHERE pid = {process}"
+        wait_until(lambda: target_database.execute(gone) == [], what="the end of the server's session")
+        connection.close()
+
+
+def test_a_session_that_works_or_lets_its_caller_think_is_not_broken_off(watched: Watched) -> None:
+    with watched.watch.over(watched.connection):
+        watched.connection.execute("BEGIN")
+        threading.Event().wait(0.5)
+        watched.connection.execute("SELECT pg_sleep(0.5)")
+        watched.connection.execute("COMMIT")
