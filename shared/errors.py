@@ -10,6 +10,7 @@
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
     │   ├── SinkBehindError    75   the sink is behind where it was, as after a failover
     │   ├── SlotTimeoutError   75   transactions of the source stay open for longer than a new slot is waited for
+    │   ├── LoginRefusedError  75   a server has refused our login for as long as one waits for a new password
     │   └── TaskEndedError     75   a task in the background has ended that the process cannot be without
     └── TransientError     75   the same call may succeed later
         ├── OverloadError       a server has too much to do, or no answer in time: it may take less at once
@@ -95,6 +96,13 @@ class SinkBehindError(TerminalError):
 class SlotTimeoutError(TerminalError):
     """A new slot needs the end of transactions that stay open for too long. This process gives up; a later one may have more
     luck: exit 75."""
+
+    exit_code = 75
+
+
+class LoginRefusedError(TerminalError):
+    """Source or target refuses our login, and did so for longer than a password takes to be the same on both sides. A new process
+    reads all secrets again, those of its environment too: exit 75."""
 
     exit_code = 75
 

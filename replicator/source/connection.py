@@ -24,7 +24,7 @@ from pgsluice.shared.errors import (
 )
 from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.postgres.pooler import shared_error, shares_sessions, unset_error
-from pgsluice.shared.postgres.refused_connection import connection_error
+from pgsluice.shared.postgres.refused_connection import connection_error, note_login
 from pgsluice.shared.postgres.session_settings import (
     HAS_TRANSACTION_TIMEOUT,
     PROMPT_READER_SETTINGS,
@@ -97,6 +97,7 @@ async def _connect(settings: PostgresSettings, more: Mapping[str, str], session:
         raise await asyncio.to_thread(connection_error, settings, parameters, error) from None
     finally:
         connecting.cancel()
+    note_login(settings)
     return connection
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from pgsluice.shared.config.declaration import CONFIG, options_of, problems_of
 from pgsluice.shared.config.file import NO_FILE, ConfigFile, expand, parse_config_file, read_config_file
+from pgsluice.shared.config.file_secret import FileSecret, read_secret
 from pgsluice.shared.config.kinds import Kind, Raw, Value, parse, parse_flag_pairs, parse_list
 from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX, Option
 from pgsluice.shared.config.postgres_url import url_parts
@@ -204,6 +205,8 @@ class _Way:
     option: Option
     found: Found
     layer: Layer = field(repr=False)
+    url_file: str = ""
+    """The file that holds the URL of which it is a part."""
 
 
 class _Urls:
@@ -223,7 +226,8 @@ class _Urls:
             return
         url = _parse(option, _read_file(option, way))
         assert isinstance(url, str)
-        self._read[option.name] = way, url_parts(url)
+        file = _text(way.option, way.found) if way.option.content_of else ""
+        self._read[option.name] = replace(way, url_file=file), url_parts(url)
 
     def is_unreadable(self, url: str) -> bool:
         """Whether ``read`` raised: then nobody knows which parts are missing."""
@@ -243,7 +247,14 @@ def _resolve(option: Option, layers: Sequence[Layer], urls: _Urls) -> tuple[Valu
     if option.kind is Kind.PAIRS:
         return _merged_pairs(option, layers)
     way = _nearest_way(option, layers, urls.part(option))
-    return None if way is None else (_parse(option, _read_file(option, way)), way.found.place)
+    if way is None:
+        return None
+    value = _parse(option, _read_file(option, way))
+    if isinstance(value, str) and way.option.content_of == option.name:
+        value = FileSecret(value, _text(way.option, way.found))
+    elif isinstance(value, str) and option.secret and way.url_file:
+        value = FileSecret(value, way.url_file, option.parameter)
+    return value, way.found.place
 
 
 def _nearest_way(option: Option, layers: Sequence[Layer], part: _Way | None = None) -> _Way | None:
@@ -324,8 +335,7 @@ def _within(option: Option, value: Value) -> Value:
 def _content(option: Option, path: str, place: str) -> str:
     """The secret in a file, without the line end that editors and shells add."""
     try:
-        with open(path, encoding="utf-8") as file:
-            content = file.read().rstrip("\r\n")
+        content = read_secret(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{option.name}: {path} ({place}) cannot be read ({type(error).__name__})", "check the file") from None
     if not content:

@@ -22,13 +22,16 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import Cause, PgsluiceError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, LoginRefusedError, PgsluiceError, TransientError, UsageError
 from pgsluice.shared.postgres.session_settings import CONNECT_TIMEOUT_S
 
 _SERVER_MESSAGE = re.compile(r"failed: \S+:  ")
 """libpq writes ``<severity>:  <message>`` (two spaces) for what a server said, and nothing like it for what it says itself."""
 
 _ERROR_CODE = re.compile(rb'\tErrorResponse\t.* C "([0-9A-Z]{5})" M ')
+
+LOGIN_PATIENCE_S = 60.0
+"""So long a login that is refused is tried again."""
 
 _MOST_TEXT = 240
 """Characters of libpq's text that are shown: it tells one thing for each address that a name has."""
@@ -46,6 +49,7 @@ _PASSING = (
     ("system is not yet accepting connections", "it is tried again"),
     ("system is not accepting connections", "it is tried again, until that server is a primary, or a standby that can be read"),
 )
+_LOGIN_FAILED, _INVALID_PASSWORD = "authentication failed for user", "28P01"
 _TLS = "check {0}sslmode, {0}sslrootcert, {0}sslcert and {0}sslkey"
 _LASTING = (
     (
@@ -57,7 +61,7 @@ _LASTING = (
         "unsupported startup parameter",
         "a pooler stands before the server: set {0}host and {0}port to the PostgreSQL server itself",
     ),
-    ("password authentication failed", "check {0}user and {0}password"),
+    (_LOGIN_FAILED, "check {0}user and {0}password"),
     ("no password supplied", "give a password, for example by {1}PASSWORD"),
     ("pg_hba.conf", "let this user in by a line in the server's pg_hba.conf"),
     ("is not permitted to log in", "grant it with ALTER ROLE … LOGIN"),
@@ -72,7 +76,7 @@ _LASTING = (
 decides, which says less."""
 
 _LASTING_SQLSTATES = {
-    "28P01": "check {0}user and {0}password",
+    _INVALID_PASSWORD: "check {0}user and {0}password",
     "28000": "check {0}user, and that a line of the server's pg_hba.conf lets it in",
     "3D000": "check {0}dbname: it names no database there",
     "42501": "grant the role what it lacks: CONNECT on the database, and REPLICATION at the source",
@@ -83,7 +87,8 @@ def connection_error(
     settings: PostgresSettings, parameters: Mapping[str, Any], error: psycopg.Error, *, is_target: bool = False
 ) -> PgsluiceError:
     """What the operator reads when a connection with ``parameters`` failed: UsageError when the server refuses these settings,
-    and would again; TransientError when it cannot be reached or has no room. May ask the server once more, and so block for
+    and would again; TransientError when it cannot be reached or has no room, or refuses a login that may be right soon, and
+    LoginRefusedError when it is not right by then. May ask the server once more, and so block for
     CONNECT_TIMEOUT_S."""
     whole = " ".join(str(error).split())
     text = textwrap.shorten(whole.replace(_HINT, ""), _MOST_TEXT, placeholder=" …")
@@ -100,9 +105,32 @@ def connection_error(
     if remedy:
         said = f"{text}, SQLSTATE {code}" if code else text
         fact = f"{where} refuses user {settings.user!r} for database {settings.dbname!r} ({said})"
-        return UsageError(fact, remedy.format(options, variables))
+        remedy = remedy.format(options, variables)
+        if _LOGIN_FAILED in whole or code == _INVALID_PASSWORD:
+            return _refused_login(settings, fact, remedy, cause)
+        return UsageError(fact, remedy)
     remedy = f"check {options}host and {options}port, and that the server runs"
     return TransientError(f"{where} does not answer ({text})", remedy, cause)
+
+
+_refusals: dict[PostgresSettings, tuple[float, float]] = {}
+"""When each login of this process was refused, first and last, since it succeeded."""
+
+
+def note_login(settings: PostgresSettings) -> None:
+    """It succeeded."""
+    _refusals.pop(settings, None)
+
+
+def _refused_login(settings: PostgresSettings, fact: str, remedy: str, cause: Cause) -> PgsluiceError:
+    """A password that was changed is not the same on both sides at once."""
+    now = time.monotonic()
+    first, last = _refusals.get(settings, (now, now))
+    first = first if now - last < LOGIN_PATIENCE_S else now
+    _refusals[settings] = first, now
+    if now - first < LOGIN_PATIENCE_S:
+        return TransientError(fact, f"{remedy}; a password-file is read again at each attempt", cause)
+    return LoginRefusedError(fact, f"{remedy}; a new start reads all secrets again")
 
 
 def _lasting(text: str) -> str:

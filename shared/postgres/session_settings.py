@@ -14,6 +14,7 @@ from typing import Any
 from psycopg import pq
 
 from pgsluice.shared import telemetry
+from pgsluice.shared.config.file_secret import current_secret
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.hosts import is_of_one_machine
 
@@ -93,14 +94,14 @@ def warn_of_unverified(settings: PostgresSettings, database: str, prefix: str) -
 
 
 def libpq_parameters(settings: PostgresSettings) -> dict[str, Any]:
-    """Returns the parameters of libpq: the given ones, timeouts, and UTF-8. A server that is not verified never gets the
-    password itself, only its proof (SCRAM) or its digest."""
+    """Returns the parameters of libpq: the given ones, timeouts, and UTF-8. A password that a file holds is read again. A server
+    that is not verified never gets the password itself, only its proof (SCRAM) or its digest."""
     given = {
         "host": settings.host,
         "port": settings.port,
         "dbname": settings.dbname,
         "user": settings.user,
-        "password": settings.password,
+        "password": current_secret(settings.password),
         "sslmode": settings.sslmode,
         "sslrootcert": settings.sslrootcert,
         "sslcert": settings.sslcert,

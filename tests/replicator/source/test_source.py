@@ -43,8 +43,8 @@ def refusal(settings: PostgresSettings) -> PgsluiceError:
 @pytest.mark.parametrize(
     ("field", "value", "kind", "text"),
     [
-        ("password", "secret-but-wrong", UsageError, "password authentication failed.*check user and password"),
-        ("user", "nobody", UsageError, "nobody"),
+        ("password", "secret-but-wrong", TransientError, "password authentication failed.*check user and password"),
+        ("user", "nobody", TransientError, "nobody.*check user and password"),
         ("dbname", "nowhere", UsageError, "nowhere.*check dbname"),
         ("port", 1, TransientError, "does not answer.*check host and port"),
         ("host", "host.invalid", TransientError, "does not answer"),

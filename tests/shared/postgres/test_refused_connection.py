@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import re
 import socket
 import socketserver
@@ -11,19 +12,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
 import pytest
 
 from pgsluice.replicator.source import connection as source
+from pgsluice.shared.config.declaration import make, part
+from pgsluice.shared.config.declaration import settings as declared
+from pgsluice.shared.config.load import load_given
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import PgsluiceError, TransientError, UsageError
-from pgsluice.shared.postgres.refused_connection import comes_from_server, connection_error, refused_sqlstate
+from pgsluice.shared.errors import LoginRefusedError, PgsluiceError, TransientError, UsageError
+from pgsluice.shared.postgres import refused_connection
+from pgsluice.shared.postgres.refused_connection import comes_from_server, connection_error, note_login, refused_sqlstate
 from pgsluice.shared.postgres.session_settings import is_unverified
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target import connection as target
 from tests.servers import PostgresServer
+from tests.waiting import wait_until
 
 SSL_REQUEST = 80877103
 
@@ -85,7 +92,6 @@ def target_refusal(settings: PostgresSettings) -> PgsluiceError:
 @pytest.mark.parametrize(
     ("sqlstate", "text", "remedy"),
     [
-        ("28P01", "Passwort-Authentifizierung für Benutzer »ada« fehlgeschlagen", "check (target-)?user and (target-)?password"),
         ("28000", "kein pg_hba.conf-Eintrag für Host »::1«", "pg_hba.conf"),
         ("28000", "Rolle »ada« existiert nicht", "check (target-)?user"),
         ("3D000", "Datenbank »shop« existiert nicht", "check (target-)?dbname"),
@@ -103,7 +109,11 @@ def test_a_refusal_that_lasts_needs_a_person_in_any_language(sqlstate: str, text
 
 @pytest.mark.parametrize(
     ("sqlstate", "text"),
-    [("53300", "tut mir leid, schon zu viele Verbindungen"), ("57P03", "das Datenbanksystem startet")],
+    [
+        ("28P01", "Passwort-Authentifizierung für Benutzer »ada« fehlgeschlagen"),
+        ("53300", "tut mir leid, schon zu viele Verbindungen"),
+        ("57P03", "das Datenbanksystem startet"),
+    ],
 )
 def test_a_refusal_that_passes_is_tried_again_in_any_language(sqlstate: str, text: str) -> None:
     with german_door(sqlstate, text) as settings:
@@ -175,10 +185,10 @@ def strict_server() -> Iterator[PostgresServer]:
 @pytest.mark.parametrize(
     ("change", "kind", "exit_code", "remedy"),
     [
-        ({"password": "wrong-secret"}, UsageError, 2, "check {0}user and {0}password"),
+        ({"password": "wrong-secret"}, TransientError, 75, "check {0}user and {0}password"),
         ({"password": ""}, UsageError, 2, "give a password"),
         ({"dbname": "nowhere"}, UsageError, 2, "check {0}dbname"),
-        ({"user": "nobody"}, UsageError, 2, "check {0}user"),
+        ({"user": "nobody"}, TransientError, 75, "check {0}user"),
         ({"sslmode": "require"}, UsageError, 2, "check {0}sslmode"),
         ({"port": 1}, TransientError, 75, "check {0}host and {0}port"),
         ({"host": "host.invalid"}, TransientError, 75, "check {0}host and {0}port"),
@@ -232,3 +242,52 @@ def test_a_server_tells_the_code_of_its_refusal_and_nobody_else_does() -> None:
     assert not comes_from_server(raised.value)
     assert refused_sqlstate(parameters, 10) == ""
     assert refused_sqlstate(parameters | {"host": "host.invalid"}, 10) == ""
+
+
+def test_a_login_that_is_refused_for_long_ends_the_process_for_a_new_start(
+    strict_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment's secrets are read at a start alone."""
+    settings = replace(strict_server.settings_for("postgres"), password="wrong-secret")
+    note_login(settings)
+    assert type(source_refusal(settings)) is TransientError
+    monkeypatch.setattr(refused_connection, "LOGIN_PATIENCE_S", 0.3)
+    ended = wait_until(
+        lambda: error if isinstance(error := target_refusal(settings), LoginRefusedError) else None, what="the end"
+    )
+    assert ended.exit_code == 75
+    assert "check target-user and target-password" in ended.remedy
+    note_login(settings)
+    assert type(source_refusal(settings)) is TransientError
+
+
+@pytest.mark.parametrize("form", ["{password}", "postgres://postgres:{password}@{host}:{port}/postgres"], ids=["password", "url"])
+def test_a_password_that_was_rotated_is_read_again_from_its_file(tmp_path: Path, form: str) -> None:
+    with PostgresServer(password="right") as server:
+        file = tmp_path / "secret"
+
+        def write(password: str) -> None:
+            file.write_text(form.format(password=password, host=server.host, port=server.port) + "\n")
+
+        write("right")
+        option = "password-file" if form == "{password}" else "source-url-file"
+        given = {option: str(file)} | ({} if "url" in option else address(server))
+        settings = make(OneDatabase, load_given(given, OneDatabase)).source
+        asyncio.run(source_session(settings))
+        server.password = "another"
+        with psycopg.connect(server.dsn().replace("another", "right"), autocommit=True) as connection:
+            connection.execute("ALTER ROLE postgres PASSWORD 'another'")
+        assert type(source_refusal(settings)) is TransientError
+        write("another")
+        asyncio.run(source_session(pickle.loads(pickle.dumps(settings))))
+        file.unlink()
+        assert type(source_refusal(settings)) is TransientError
+
+
+@declared
+class OneDatabase:
+    source: PostgresSettings = part(PostgresSettings, database="source")
+
+
+def address(server: PostgresServer) -> dict[str, str]:
+    return {"host": server.host, "port": str(server.port), "dbname": "postgres", "user": "postgres"}

@@ -272,7 +272,7 @@ def test_a_wrong_password_is_named_and_not_shown() -> None:
     with PostgresServer(password="right") as server:
         target = Target(server.create_database("target"), 0)
         target.settings = replace(target.settings, target=replace(target.settings.target, password="wrong-secret"))
-        with pytest.raises(UsageError, match="password authentication failed") as caught:
+        with pytest.raises(TransientError, match="password authentication failed") as caught:
             target.new_sink().open()
         assert "wrong-secret" not in str(caught.value)
         target.close()

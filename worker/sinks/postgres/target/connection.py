@@ -15,7 +15,7 @@ import psycopg.sql
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.postgres.pooler import is_pooled, shared_error, shares_sessions
-from pgsluice.shared.postgres.refused_connection import connection_error
+from pgsluice.shared.postgres.refused_connection import connection_error, note_login
 from pgsluice.shared.postgres.session_settings import (
     CONNECT_TIMEOUT_S,
     HAS_TRANSACTION_TIMEOUT,
@@ -72,6 +72,7 @@ def connect(settings: PostgresSinkSettings, application_name: str) -> Connection
         if _READ_ONLY in str(error) and (read_only := _read_only_error(settings, parameters)) is not None:
             raise read_only from None
         raise connection_error(settings.target, parameters, error, is_target=True) from None
+    note_login(settings.target)
     return connection
 
 
