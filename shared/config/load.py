@@ -16,11 +16,10 @@ from typing import Any, Protocol
 
 from pgsluice.shared.config.declaration import CONFIG, options_of, problems_of
 from pgsluice.shared.config.file import NO_FILE, ConfigFile, expand, parse_config_file, read_config_file
-from pgsluice.shared.config.file_secret import FileSecret, read_secret
 from pgsluice.shared.config.kinds import Kind, Raw, Value, parse, parse_flag_pairs, parse_list
 from pgsluice.shared.config.option import PG_FLO_PREFIX, PREFIX, Option
 from pgsluice.shared.config.postgres_url import url_parts
-from pgsluice.shared.config.values import Notice, Values, missing_option
+from pgsluice.shared.config.values import FileSecret, Notice, Values, missing_option, read_secret
 from pgsluice.shared.config.yaml_nodes import MOST_MISTAKES, MOST_SUGGESTIONS
 from pgsluice.shared.errors import UsageError
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from pgsluice.shared.config.kinds import Value
 from pgsluice.shared.config.option import Option
+from pgsluice.shared.config.postgres_url import url_parts
 from pgsluice.shared.errors import UsageError
 
 
@@ -90,3 +92,41 @@ def missing_option(option: Option, file: str | None) -> UsageError:
     where = f"'{option.name}:' in {file}" if file else f"'{option.name}:' in a file given with --config (none was given)"
     example = f"for example {option.flag} {option.example}"
     return UsageError(f"{option.name} is not set", f"give {option.flag}, {option.variable} or {where}{url}; {example}")
+
+
+class FileSecret(str):
+    """A secret as it was in its file when the configuration was read: people rotate passwords while processes run.
+
+    ``path`` is the file that holds it, alone, or as the ``parameter`` of a database's URL."""
+
+    path: str
+    parameter: str
+
+    def __new__(cls, text: str, path: str, parameter: str = "") -> Self:
+        made = super().__new__(cls, text)
+        made.path, made.parameter = path, parameter
+        return made
+
+    def __reduce__(self) -> tuple[type[FileSecret], tuple[str, str, str]]:
+        """Tasks of other processes read it again too, where they have the file."""
+        return FileSecret, (str(self), self.path, self.parameter)
+
+    @property
+    def current(self) -> str:
+        """What the file holds now; what it held earlier when it cannot be read, as in the middle of being replaced."""
+        try:
+            content = read_secret(self.path)
+            return (url_parts(content).get(self.parameter, "") if self.parameter else content) or str(self)
+        except (OSError, ValueError):
+            return str(self)
+
+
+def read_secret(path: str) -> str:
+    """A file's content without the line end that editors and shells add. Raises OSError and UnicodeDecodeError."""
+    with open(path, encoding="utf-8") as file:
+        return file.read().rstrip("\r\n")
+
+
+def current_secret(secret: str) -> str:
+    """The same secret as it is now, as far as that can be known."""
+    return secret.current if isinstance(secret, FileSecret) else secret

@@ -14,8 +14,8 @@ from typing import Any
 from psycopg import pq
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.config.file_secret import current_secret
 from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.config.values import current_secret
 from pgsluice.shared.hosts import is_of_one_machine
 
 CONNECT_TIMEOUT_S = 10

@@ -1,5 +1,8 @@
-"""A proxy in front of a server that loses what it has acknowledged, as a balancer or a firewall does that forgot a connection:
-both ends believe that they are connected. Connections that are made afterwards are passed on."""
+"""A proxy in front of a server that loses what it has acknowledged.
+
+So does a balancer or a firewall that forgot a connection: both ends believe that they are connected. Connections that are made
+afterwards are passed on.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A pooler in front of a PostgreSQL server, as PgBouncer is one: it lends each client one of a few sessions of the server, until
-the client leaves (session mode) or until the end of each transaction (transaction mode). It resets nothing in between, as
-PgBouncer does in transaction mode.
+"""A pooler in front of a PostgreSQL server, as PgBouncer is one.
 
-Passwords are not asked for. Startup options of clients are passed over (PgBouncer: ``ignore_startup_parameters = options``).
+It lends each client one of a few sessions of the server, until the client leaves (session mode) or until the end of each
+transaction (transaction mode). It resets nothing in between, as PgBouncer does in transaction mode. Passwords are not asked for.
+Startup options of clients are passed over (PgBouncer: ``ignore_startup_parameters = options``).
 """
 
 from __future__ import annotations
