@@ -35,6 +35,8 @@ def run(parts: Parts, selection: Selection, *, as_json: bool, as_sql: bool) -> i
         sys.stdout.write(report.encode().decode())
     else:
         sys.stdout.writelines(f"{line}\n" for line in report.lines())
+        if any(finding.statements for finding in report.findings):
+            sys.stdout.write("The SQL alone, to run as an administrator: the same command with --sql\n")
     return report.exit_code
 
 

@@ -98,8 +98,6 @@ class CheckReport:
                 yield from _told(finding)
             yield ""
         yield _summary([self.count(severity) for severity in _ORDER])
-        if any(finding.statements for finding in self.findings):
-            yield "The SQL alone, to run as an administrator: pgsluice check --sql"
 
 
 def _told(finding: Finding) -> Iterator[str]:

@@ -7,6 +7,7 @@ reference to a variable, whose value only the processes get.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ def equivalent_configuration(values: Values, added: Mapping[str, str]) -> Equiva
         if option.name in added:
             continue
         if option.secret or option.kind is Kind.PAIRS:  # storage credentials may be among Spark's settings
-            variables[option.variable] = json.dumps(value) if isinstance(value, dict) else str(value)
+            variables[option.variable] = _text(value)
             lines.append(f"{option.name}: ${{{option.variable}}}")
         else:
             lines.append(f"{option.name}: {_yaml(option, value)}")
@@ -53,8 +54,21 @@ def _given(values: Values) -> Iterator[tuple[Option, Value]]:
             yield option, value
 
 
+def _text(value: Value) -> str:
+    """As a variable has it."""
+    match value:
+        case dict():
+            return json.dumps(value)
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)
+
+
 def _yaml(option: Option, value: Value) -> str:
     match value:
+        case str() if option.kind is Kind.FILE:  # others of the group may read it anywhere
+            return _scalar(os.path.abspath(value))
         case bool():
             return "true" if value else "false"
         case tuple():

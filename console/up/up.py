@@ -131,11 +131,9 @@ class Up:
         has_own_broker = self._broker is not None
         report = await first_check(self._state.configuration, self._configuration.variables, nats=not has_own_broker)
         errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
-        for line in report.lines() if errors or warnings else ():
+        for line in (*report.lines(), *scripts(report)) if errors or warnings else ():
             self._say(line)
         if errors:
-            for line in scripts(report):
-                self._say(line)
             raise TerminalError("the check found errors", "cure them, by the SQL above or as it is said there, and start again")
         return not (warnings and asks) or await self._announcements.ask("Go on as it is?")
 

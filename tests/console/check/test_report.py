@@ -69,7 +69,6 @@ def test_people_read_the_worst_first_and_a_sum() -> None:
         "           -> r",
         "",
         "1 error, 0 warnings, 1 for information",
-        "The SQL alone, to run as an administrator: pgsluice check --sql",
     ]
     assert report(finding(Severity.WARNING, "w")).exit_code == 0
 

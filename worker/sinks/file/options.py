@@ -35,8 +35,8 @@ class FileSinkSettings:
             "Directory of the file sink's files; made when missing",
             "/var/lib/pgsluice/out",
             required=True,
-        ),
-        then=_absolute,
+            convert=_absolute,
+        )
     )
     format: str = read(FORMAT)
     compression: str = read(
