@@ -74,7 +74,7 @@ def run_pipeline(
     if ended.state is RunState.CANCELLED:
         raise TerminalError(f"run {ended.number} of {name} was cancelled", "the next run begins at the checkpoint")
     applied = ", and every worker has applied them" if wait else ""
-    _write(f"run {ended.number} of {name}: {ended.rows} rows are in the stream of group {found.pipeline.group}{applied}")
+    _write(f"run {ended.number} of {name}: {ended.rows_read} rows are in the stream of group {found.pipeline.group}{applied}")
     if ended.dead:
         _write(f"{ended.dead} of them cannot go on: see 'pgsluice dead list --group {found.pipeline.group}'")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from pgsluice.replicator.pipelines.key_operators import Comparison, KeyOperators
 from pgsluice.shared.wire.table import Column
 
 MOST_BUCKETS = 1 << 18
@@ -70,12 +71,17 @@ class KeysOf:
             .as_string(None)
         )
 
-    def missing(self, keys: Keys, types: Sequence[Column]) -> str:
-        """Those of ``keys`` that no row has, by the types' own ``=``."""
+    def missing(self, keys: Keys, types: Sequence[Column], operators: KeyOperators) -> str:
+        """Those of ``keys`` that no row has, by the types' own equality."""
         names = [sql.Identifier(f"k{number}") for number in range(len(self.columns))]
         lists = _COMMA.join(sql.SQL("{}::text[]").format(sql.Literal([key[i] for key in keys])) for i in range(len(names)))
         same = _AND.join(
-            sql.SQL("kept.{} = given.{}::{}").format(sql.Identifier(column.name), name, sql.SQL(column.type_name))
+            operators.compared(
+                column.name,
+                sql.SQL("kept.{}").format(sql.Identifier(column.name)),
+                Comparison.EQUAL,
+                sql.SQL("given.{}::{}").format(name, sql.SQL(column.type_name)),
+            )
             for column, name in zip(types, names, strict=True)
         )
         kept = sql.SQL("SELECT {} FROM {}").format(_COMMA.join(map(sql.Identifier, self.columns)), self.rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from pgsluice.replicator.pipelines.key_operators import Comparison, KeyOperators
 from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
 from pgsluice.shared.pipelines.run_records import Key, RangeRecord
 from pgsluice.shared.wire.table import Column, Table
@@ -28,10 +29,11 @@ class RowsWanted:
 
 @dataclass(frozen=True, slots=True)
 class QuerySql:
-    """``table`` has the query's columns."""
+    """``table`` has the query's columns, ``operators`` are those of all that keys and cursor name."""
 
     pipeline: Pipeline
     table: Table
+    operators: KeyOperators
 
     def nulls(self) -> str:
         """Whether a row lacks a value that it is ordered by."""
@@ -47,7 +49,11 @@ class QuerySql:
             sql.SQL("{} AS {}").format(sql.Identifier(name), alias)
             for name, alias in zip(self.pipeline.cursor, names, strict=True)
         )
-        same = sql.SQL(" AND ").join(sql.SQL("{0} = lag({0}) OVER w").format(name) for name in reversed(names))
+        before = [sql.SQL("lag({}) OVER w").format(name) for name in names]
+        same = sql.SQL(" AND ").join(
+            self.operators.compared(column, name, Comparison.EQUAL, value)
+            for column, name, value in reversed(list(zip(self.pipeline.cursor, names, before, strict=True)))
+        )
         plain = sql.SQL(", ").join(names)
         missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(name) for name in names)
         return (
@@ -106,6 +112,31 @@ class QuerySql:
             .as_string(None)
         )
 
+    def counts(self, wanted: RowsWanted, ranges: Sequence[RangeRecord]) -> str:
+        """The number of each range, none of a single row, and how many rows it has in the order of all rows: without comparing a
+        row with a border, as ``copy`` does."""
+        names = sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor)))
+        borders = [(each.number, sign, key) for each in ranges for sign, key in ((1, each.last), (-1, each.after)) if key]
+        values = [
+            sql.SQL("({}, {}, {})").format(number, sign, sql.SQL(", ").join(self._literals(key))) for number, sign, key in borders
+        ]
+        return (
+            sql.SQL(
+                "SELECT number, sum(sign * rows)::bigint FROM (SELECT number, sign,"
+                " count(*) FILTER (WHERE number IS NULL) OVER (ORDER BY {names}) AS rows"
+                " FROM (SELECT NULL::int, NULL::int, {cursor} FROM {rows} WHERE {wanted} UNION ALL VALUES {values})"
+                " AS keys (number, sign, {names})) AS borders WHERE number IS NOT NULL GROUP BY number"
+            )
+            .format(
+                names=names,
+                cursor=self._cursor,
+                rows=self.rows,
+                wanted=self._wanted(wanted),
+                values=sql.SQL(", ").join(values),
+            )
+            .as_string(None)
+        )
+
     def copy(self, wanted: RowsWanted, each: RangeRecord) -> str:
         """The rows of a range, in order: the same whenever they are read under one snapshot."""
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.table.columns)
@@ -117,29 +148,33 @@ class QuerySql:
 
     def _in_range(self, wanted: RowsWanted, each: RangeRecord) -> sql.Composable:
         if each.is_row:
-            conditions = [self._compared("=", each.last)]
+            conditions = [self._compared(Comparison.EQUAL, each.last)]
             if each.is_replayed:
                 conditions.append(sql.SQL("NOT ({})").format(self._wanted(wanted)))
         else:
-            conditions = [self._wanted(wanted), self._compared("<=", each.last)]
+            conditions = [self._wanted(wanted), self._compared(Comparison.LESS_OR_EQUAL, each.last)]
         if each.after:
-            conditions.append(self._compared(">", each.after))
+            conditions.append(self._compared(Comparison.GREATER, each.after))
         return sql.SQL(" AND ").join(conditions)
 
     def is_after(self, key: Key, other: Key) -> str:
         """Whether ``key`` is above ``other``."""
-        return sql.SQL("SELECT {} > {}").format(self._literals(key), self._literals(other)).as_string(None)
+        cursor = self.pipeline.cursor
+        compared = self.operators.rows_compared(cursor, self._literals(key), Comparison.GREATER, self._literals(other))
+        return sql.SQL("SELECT {}").format(compared).as_string(None)
 
     def is_at_or_before(self, value: str, other: str) -> str:
         """Whether an incremental key is another, or before it."""
         first = self._cursor_columns[0]
-        return sql.SQL("SELECT {} <= {}").format(_literal(first, value), _literal(first, other)).as_string(None)
+        values = _literal(first, value), _literal(first, other)
+        compared = self.operators.compared(first.name, values[0], Comparison.LESS_OR_EQUAL, values[1])
+        return sql.SQL("SELECT {}").format(compared).as_string(None)
 
     def earlier(self, value: str, overlap: str, kind: str) -> str:
         """The text of an incremental key that lies ``overlap``, of the type ``kind``, before ``value``."""
         first = self._cursor_columns[0]
         return (
-            sql.SQL("SELECT (({} - {}::{})::{})::text")
+            sql.SQL("SELECT (({} OPERATOR(pg_catalog.-) {}::{})::{})::text")
             .format(_literal(first, value), sql.Literal(overlap), sql.SQL(kind), sql.SQL(first.type_name))
             .as_string(None)
         )
@@ -162,25 +197,25 @@ class QuerySql:
         conditions: list[sql.Composable] = [sql.SQL("true")]
         first = self._cursor_columns[0]
         if wanted.reread_from:
-            conditions.append(self._incremental(">=", _literal(first, wanted.reread_from)))
+            conditions.append(self._incremental(Comparison.GREATER_OR_EQUAL, _literal(first, wanted.reread_from)))
         elif wanted.after:
-            conditions.append(self._compared(">", wanted.after))
+            conditions.append(self._compared(Comparison.GREATER, wanted.after))
         if wanted.before:
-            conditions.append(self._incremental("<", _literal(first, wanted.before)))
+            conditions.append(self._incremental(Comparison.LESS, _literal(first, wanted.before)))
         if self.pipeline.skips_nulls:
             conditions += [sql.SQL("{} IS NOT NULL").format(sql.Identifier(name)) for name in self.pipeline.cursor]
         return sql.SQL(" AND ").join(conditions)
 
-    def _incremental(self, operator: str, value: sql.Composable) -> sql.Composable:
-        return sql.SQL("{} {} {}").format(sql.Identifier(self.pipeline.cursor[0]), sql.SQL(operator), value)
+    def _incremental(self, comparison: Comparison, value: sql.Composable) -> sql.Composable:
+        name = self.pipeline.cursor[0]
+        return self.operators.compared(name, sql.Identifier(name), comparison, value)
 
-    def _compared(self, operator: str, key: Key) -> sql.Composable:
-        return sql.SQL("ROW({}) {} {}").format(self._cursor, sql.SQL(operator), self._literals(key))
+    def _compared(self, comparison: Comparison, key: Key) -> sql.Composable:
+        cursor = self.pipeline.cursor
+        return self.operators.rows_compared(cursor, [*map(sql.Identifier, cursor)], comparison, self._literals(key))
 
-    def _literals(self, key: Key) -> sql.Composable:
-        return sql.SQL("ROW({})").format(
-            sql.SQL(", ").join(_literal(column, text) for column, text in zip(self._cursor_columns, key, strict=True))
-        )
+    def _literals(self, key: Key) -> list[sql.Composable]:
+        return [_literal(column, text) for column, text in zip(self._cursor_columns, key, strict=True)]
 
 
 def _literal(column: Column, text: str) -> sql.Composable:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from nats.aio.client import Client
 
-from pgsluice.replicator.pipelines.key_ranges import QuerySql
+from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
 from pgsluice.replicator.pipelines.late_rows import OpenTransactions, look, measured_border
 from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
 from pgsluice.replicator.pipelines.pipeline_group import (
@@ -208,7 +208,9 @@ async def _reconcile(
         await connection.close()
     async with AsyncExitStack() as reading:
         opened = await _Opened.open(settings, pipeline, client, reading)
-        missing = await opened.reader.rows(keys.missing(found, key_columns(opened.query))) if found else []
+        missing = (
+            await opened.reader.rows(keys.missing(found, key_columns(opened.query), opened.query.operators)) if found else []
+        )
         gone = Gone(missing, rows_read + len(found), there.rows)
         return await opened.delete(gone, force=asked.force)
 
@@ -262,7 +264,7 @@ class _Opened:
             reader = QueryReader(connection, pipeline)
             await begin(connection)
             await import_snapshot(connection, keeper.snapshot.name)
-            query = QuerySql(pipeline, await reader.describe())
+            query = await reader.query()
         finally:
             await holding.close()  # the reader's transaction holds the tables now
         steps, table = await bound(settings, pipeline, query.table, closing)
@@ -359,7 +361,9 @@ class _Opened:
             resumption = self._resumption
             remaining = await resumption.ranges_left(record.snapshot, left)
             if run.number == left.number:
-                ranges, run = letters.without_dead(run, remaining), replace(run, rows_read=run.rows_read + resumption.rows)
+                wanted = RowsWanted(run.after, run.reread_from, run.before)
+                ranges = await self.reader.counted(self.query, wanted, letters.without_dead(run, remaining))
+                run = replace(run, rows_read=run.rows_read + resumption.rows)
                 log.info("taking up a run", pipeline=self.pipeline.name, run=run.number, ranges=len(ranges))
             elif left.state.is_left:
                 record = record.with_run(left.ended(RunState.ABANDONED, left.last_sequence, left.reason))

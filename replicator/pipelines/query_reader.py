@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors
 
+from pgsluice.replicator.pipelines.key_operators import OPERATORS, KeyOperators
 from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
 from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
 from pgsluice.replicator.snapshot.export import CHECK_INTERVAL_S
@@ -55,7 +56,7 @@ class Border:
 
 
 class QueryReader:
-    """``connection`` is in a transaction under the snapshot. Call ``describe`` first."""
+    """``connection`` is in a transaction under the snapshot. Call ``query`` first."""
 
     def __init__(self, connection: Connection, pipeline: Pipeline) -> None:
         self._connection = connection
@@ -63,12 +64,20 @@ class QueryReader:
 
     async def hold(self) -> None:
         """Until the transaction's end nobody writes what the query reads anew, as TRUNCATE and some forms of ALTER TABLE do. To a
-        snapshot of before, such a table is empty. Raises as ``describe``."""
+        snapshot of before, such a table is empty. Raises as ``query``."""
         await self._no_rows()
 
-    async def describe(self) -> Table:
-        """The target's table with the query's columns. Raises UsageError for a query that cannot be read, or lacks columns that
-        the pipeline names."""
+    async def query(self) -> QuerySql:
+        """Returns the statements for the query's rows, with the target's table. Raises UsageError for a query that cannot be
+        read, or lacks columns that the pipeline names."""
+        table = await self._described()
+        names = list(dict.fromkeys((*self._pipeline.key, *self._pipeline.cursor)))
+        types = {column.name: column.type_oid for column in table.columns}
+        found = await self._rows(OPERATORS, [[types[name] for name in names]])
+        return QuerySql(self._pipeline, table, KeyOperators.of(names, found))
+
+    async def _described(self) -> Table:
+        """The target's table with the query's columns."""
         pipeline, result = self._pipeline, (await self._no_rows()).pgresult
         assert result is not None
         names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
@@ -131,7 +140,7 @@ class QueryReader:
             raise self._nulls_error()
 
     async def check_repeated(self, query: QuerySql, wanted: RowsWanted) -> None:
-        """Raises TerminalError when several of the rows that are wanted have one key. May be called without ``describe``."""
+        """Raises TerminalError when several of the rows that are wanted have one key. May be called without ``query``."""
         await self.hold()
         if await self.value(query.repeated(wanted)):
             raise self._doubles_error(self._pipeline.key)
@@ -152,6 +161,12 @@ class QueryReader:
     async def parts(self, query: QuerySql, wanted: RowsWanted, each: RangeRecord, most: int) -> list[Border]:
         """Where up to ``most`` parts of a range end, in order; [] for a range without rows."""
         return [Border(tuple(texts), rows) for *texts, rows in await self._rows(query.parts(wanted, each, most))]
+
+    async def counted(self, query: QuerySql, wanted: RowsWanted, ranges: Sequence[RangeRecord]) -> list[RangeRecord]:
+        """``ranges`` with the numbers of their rows under this snapshot, but for those of single rows."""
+        counted = [each for each in ranges if not each.is_row]
+        found = dict(await self._rows(query.counts(wanted, counted))) if counted else {}
+        return [each if each.is_row else replace(each, rows=found[each.number]) for each in ranges]
 
     def _nulls_error(self) -> TerminalError:
         return TerminalError(
@@ -217,10 +232,10 @@ class QueryReader:
 
 def ranges_of(borders: list[Border], pipeline: Pipeline, first_number: int) -> tuple[RangeRecord, ...]:
     """All rows up to the last border, in batches of a good size, numbered from ``first_number`` on."""
-    before: Key = ()
+    before = Border((), 0)
     ranges = []
     chosen = borders[::-1][:: pipeline.borders_per_batch(len(borders))][::-1]
     for number, border in enumerate(chosen, first_number):
-        ranges.append(RangeRecord(number, before, border.key))
-        before = border.key
+        ranges.append(RangeRecord(number, before.key, border.key, rows=border.rows - before.rows))
+        before = border
     return tuple(ranges)

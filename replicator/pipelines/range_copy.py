@@ -220,7 +220,8 @@ class PublishingRun:
         )
         fields = tuple(names.index(column) for column in self.query.pipeline.cursor)
         head = encode_table(self.table)
-        return RangeRequest(pages, 1, head, self.ledger_revision, key_fields=fields, mark=self.mark)
+        count = "" if each.rows is None else self.query.counts(wanted, [each])
+        return RangeRequest(pages, 1, head, self.ledger_revision, key_fields=fields, mark=self.mark, rows=each.rows, count=count)
 
     @contextmanager
     def _running(self, parameters: CopyParameters, ranges: int) -> Iterator[tuple[Job, ThreadPoolExecutor]]:

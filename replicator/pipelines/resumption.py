@@ -33,12 +33,13 @@ class Resumption:
         """That are stored of the ranges that were asked about."""
 
     async def ranges_left(self, snapshot: str, run: RunRecord) -> list[RangeRecord]:
-        """With the numbers of the ranges that they are left of; those are ended when this returns."""
+        """With the numbers of the ranges that they are left of, and rows that nobody counted; those are ended when this
+        returns."""
         left = []
         for each in run.ranges:
             reached = await self._end(snapshot, each.number, RunMark(run.number, run.version)) or each.after
             if reached != each.last:
-                left.append(replace(each, after=reached))
+                left.append(replace(each, after=reached, rows=None))
         return left
 
     async def _end(self, snapshot: str, number: int, mark: RunMark) -> Key:

@@ -120,8 +120,8 @@ class RunRanges:
         """Of one row, where that is all."""
         parts, after, before = [], left.after, 0
         for border in await self._reader.parts(publishing.query, wanted, left, PARTS):
-            is_row = border.rows == before + 1
-            parts.append(RangeRecord(0, () if is_row else after, border.key, is_row))
+            rows = border.rows - before
+            parts.append(RangeRecord(0, () if rows == 1 else after, border.key, rows == 1, rows=rows))
             after, before = border.key, border.rows
         return parts
 

@@ -225,10 +225,13 @@ async def publish_rows(
 ) -> RangeOutcome:
     """The outcome of a range that is stored when this returns. ``connection`` is in a transaction under the snapshot, and of no
     use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
-    messages, pages = RangeMessages(parameters, request), request.pages
+    messages, pages, rows = RangeMessages(parameters, request), request.pages, 0
     try:
         async with locked(connection, pages):
             async for block in CopyReader(connection).blocks(pages.query, parameters.share.cut_bytes):
+                rows += block.rows
+                if block.is_last:
+                    await check_count(connection, request, rows)
                 body = block if parameters.steps is None else await stepped(parameters.steps, dead_rows, block)
                 await check_room(publisher, parameters, request, messages.body_bytes(body))
                 for headers, data in messages.next(body, read=block):
@@ -239,6 +242,22 @@ async def publish_rows(
         raise copy_failure(pages, error.sqlstate or "", error.diag.message_primary or str(error)) from None
     last_sequence = await publisher.flush()
     return RangeOutcome(pages, RangeStatus.DONE, messages.rows, messages.bytes, last_sequence, messages.is_whole)
+
+
+async def check_count(connection: Connection, request: RangeRequest, rows: int) -> None:
+    """Raises RangeFailedError when ``rows``, which were read, are not those that were counted in the order of all: neither where
+    the run was planned nor in this session, whose now() is another."""
+    if request.rows in (None, rows):
+        return
+    found = await (await connection.execute(request.count.encode())).fetchone()
+    counted = 0 if found is None else int(found[1])
+    if counted != rows:
+        fact = f"the query of {request.pages.name} gave {rows} rows of range {request.pages.number}, which has {counted}"
+        remedy = (
+            "have it give the same rows whenever it is read (no random(), no TABLESAMPLE without REPEATABLE) and REINDEX the"
+            " indexes on its key; then run the pipeline with --full"
+        )
+        raise RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, remedy))
 
 
 async def stepped(steps: RowSteps, dead_rows: DeadRows, block: RowBlock) -> RowBlock:

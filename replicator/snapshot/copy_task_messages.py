@@ -75,7 +75,7 @@ class RangeRequest:
     """A range to be copied. ``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
     ``ledger_revision`` is the revision of the table's record that announced the snapshot. ``room`` says how large its bodies may
     be. ``key_fields`` are the places of the fields that rows of a query are ordered by, () for pages. ``mark`` is that of a
-    query's rows."""
+    query's rows, ``rows`` how many of them were counted (None where nobody did), ``count`` the statement that counts them."""
 
     pages: PageRange
     attempt: int
@@ -84,6 +84,8 @@ class RangeRequest:
     room: Room = Room.SHARE
     key_fields: tuple[int, ...] = ()
     mark: RunMark = NO_RUN
+    rows: int | None = None
+    count: str = ""
 
 
 @dataclass(frozen=True, slots=True)

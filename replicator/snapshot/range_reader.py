@@ -60,7 +60,7 @@ class CopyReader:
         await self._start(query)
         read, consume = self._pgconn.get_copy_data, self._consume
         rows: list[bytes] = []
-        size = rounds = 0
+        size = rounds = count = 0
         while True:
             length, row = read(1)
             if length == 0:
@@ -74,12 +74,16 @@ class CopyReader:
                 size += length
                 if size >= cut_bytes:
                     yield RowBlock(len(rows), b"".join(rows), is_last=False)
+                    count += len(rows)
                     rows, size = [], 0
             elif length == 0:
                 await self._wait_socket(readable=True)
             else:
                 break
-        await self._finish()
+        count += len(rows)
+        sent = await self._finish()
+        if sent != count:
+            raise CopyFailedError("", f"the server sent {sent} rows, and {count} arrived")
         yield RowBlock(len(rows), b"".join(rows), is_last=True)
 
     async def _start(self, query: str) -> None:
@@ -94,10 +98,13 @@ class CopyReader:
             await self._finish(result)
             raise CopyFailedError("", "the server did not start COPY")
 
-    async def _finish(self, result: pq.abc.PGresult | None = None) -> None:
-        """Takes the statement's results; raises the error among them."""
+    async def _finish(self, result: pq.abc.PGresult | None = None) -> int:
+        """Takes the statement's results: how many rows the server says it sent. Raises the error among them."""
         failed: pq.abc.PGresult | None = None
+        rows = 0
         while True:
+            if result is not None and result.status == pq.ExecStatus.COMMAND_OK:
+                rows = result.command_tuples or 0
             if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
                 failed = failed or result
             while self._pgconn.is_busy():
@@ -108,6 +115,7 @@ class CopyReader:
                 break
         if failed is not None:
             raise copy_failed(failed)
+        return rows
 
     def _consume(self) -> None:
         try:

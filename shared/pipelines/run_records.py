@@ -54,13 +54,15 @@ class RunState(enum.StrEnum):
 class RangeRecord:
     """Rows whose key is above ``after`` (() for the run's own beginning) and up to ``last``. ``is_row``: the row with that key
     alone, whether the run wants it or not. ``is_replayed``: it is a dead letter that is read again, unless the run wants the row
-    and so reads it in another range."""
+    and so reads it in another range. ``rows`` is how many there are, counted in the order of all rows; None where nobody counted
+    them, or an earlier version of pgsluice cut the range."""
 
     number: int
     after: tuple[str, ...]
     last: tuple[str, ...]
     is_row: bool = False
     is_replayed: bool = False
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,9 @@ _NO_ORDER = (
     " done; then start again"
 )
 _SAME_KEY = (
-    "several rows of one key came together: have the pipeline's query and steps give each key once; then 'pgsluice drop"
-    " --nats-only' removes what waits in the stream, and the next run reads all rows"
+    "several rows came together that are of one key at the target: have the pipeline's query and steps give each key once, and"
+    " the target's key tell apart what the query's does (its types, their collations); then 'pgsluice drop --nats-only' removes"
+    " what waits in the stream, and the next run reads all rows"
 )
 
 

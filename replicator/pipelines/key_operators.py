@@ -1,0 +1,121 @@
+"""The operators that order the rows of a query: those of each type's own operator class, by their schemas and names. Pure.
+
+A bare ``<`` is looked up in the search path. Where the extension of the type is elsewhere the server takes another one, as it
+compares citext as text, while ORDER BY takes the type's own: then ranges of keys are not what ORDER BY cut.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+from psycopg import sql
+
+OPERATORS: LiteralString = """
+    WITH RECURSIVE base (place, type_oid) AS (
+        SELECT place, type_oid FROM unnest(%s::oid[]) WITH ORDINALITY AS given (type_oid, place)
+        UNION ALL
+        SELECT place, typbasetype FROM base JOIN pg_catalog.pg_type ON pg_type.oid = type_oid WHERE typtype = 'd'
+    ), class AS (
+        SELECT DISTINCT ON (place) place, opcfamily, opcintype
+          FROM base
+          JOIN pg_catalog.pg_opclass ON opcdefault AND opcmethod = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')
+          JOIN pg_catalog.pg_type ON pg_type.oid = opcintype
+         WHERE opcintype = type_oid
+            OR EXISTS (SELECT FROM pg_catalog.pg_cast
+                        WHERE castsource = type_oid AND casttarget = opcintype AND castmethod = 'b' AND castcontext = 'i')
+         ORDER BY place, opcintype = type_oid DESC, typispreferred DESC
+    )
+    SELECT place, amopstrategy, nspname::text, oprname::text
+      FROM class
+      JOIN pg_catalog.pg_amop
+        ON amopfamily = opcfamily AND amoplefttype = opcintype AND amoprighttype = opcintype AND amoppurpose = 's'
+      JOIN pg_catalog.pg_operator ON pg_operator.oid = amopopr
+      JOIN pg_catalog.pg_namespace ON pg_namespace.oid = oprnamespace
+"""
+"""For types by their oids: place from 1 on, strategy, schema, name. Nothing for arrays, enums, ranges and rows, which the server
+compares by the classes of what they are made of."""
+
+
+class Comparison(enum.IntEnum):
+    """The strategies of a B-tree (manual: "Index Method Strategies")."""
+
+    LESS = 1
+    LESS_OR_EQUAL = 2
+    EQUAL = 3
+    GREATER_OR_EQUAL = 4
+    GREATER = 5
+
+    @property
+    def strict(self) -> Comparison:
+        """Without those that are equal."""
+        return {Comparison.LESS_OR_EQUAL: Comparison.LESS, Comparison.GREATER_OR_EQUAL: Comparison.GREATER}.get(self, self)
+
+    @property
+    def weak(self) -> Comparison:
+        """With those that are equal."""
+        return {Comparison.LESS: Comparison.LESS_OR_EQUAL, Comparison.GREATER: Comparison.GREATER_OR_EQUAL}.get(self, self)
+
+
+_BUILT_IN = {
+    Comparison.LESS: "<",
+    Comparison.LESS_OR_EQUAL: "<=",
+    Comparison.EQUAL: "=",
+    Comparison.GREATER_OR_EQUAL: ">=",
+    Comparison.GREATER: ">",
+}
+
+Operator = tuple[str, str]
+"""Schema and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOperators:
+    """Of the columns of a query, by their names."""
+
+    by_column: Mapping[str, Mapping[int, Operator]]
+
+    @classmethod
+    def of(cls, columns: Sequence[str], rows: Sequence[tuple[int, int, str, str]]) -> KeyOperators:
+        """``rows`` are what the server answers to ``OPERATORS`` for the types of the columns."""
+        found: dict[str, dict[int, Operator]] = {name: {} for name in columns}
+        for place, strategy, schema, name in rows:
+            found[columns[place - 1]][strategy] = schema, name
+        return cls(found)
+
+    def compared(self, column: str, left: sql.Composable, comparison: Comparison, right: sql.Composable) -> sql.Composable:
+        """Two values of the column's type."""
+        return sql.SQL("{} {} {}").format(left, _spelled(self._operator(column, comparison)), right)
+
+    def rows_compared(
+        self, columns: Sequence[str], left: Sequence[sql.Composable], comparison: Comparison, right: Sequence[sql.Composable]
+    ) -> sql.Composable:
+        """Two rows of these columns, in their order: as one comparison, which an index serves whole, where the operators have one
+        name."""
+        operators = {self._operator(column, comparison) for column in columns}
+        if len(operators) == 1:
+            comma = sql.SQL(", ")
+            rows = [sql.SQL("ROW({})").format(comma.join(values)) for values in (left, right)]
+            return sql.SQL("{} {} {}").format(rows[0], _spelled(operators.pop()), rows[1])
+        terms = list(zip(columns, left, right, strict=True))
+        if comparison is Comparison.EQUAL:
+            return sql.SQL(" AND ").join(self.compared(column, a, comparison, b) for column, a, b in terms)
+        column, a, b = terms[-1]
+        compared = self.compared(column, a, comparison, b)
+        for column, a, b in reversed(terms[:-1]):
+            compared = sql.SQL("({} OR ({} AND {}))").format(
+                self.compared(column, a, comparison.strict, b), self.compared(column, a, Comparison.EQUAL, b), compared
+            )
+        column, a, b = terms[0]
+        return sql.SQL("({} AND {})").format(self.compared(column, a, comparison.weak, b), compared)  # an index serves that one
+
+    def _operator(self, column: str, comparison: Comparison) -> Operator:
+        return self.by_column[column].get(comparison, ("pg_catalog", _BUILT_IN[comparison]))
+
+
+def _spelled(operator: Operator) -> sql.Composable:
+    """The server itself gave the name, which is made of operator characters."""
+    schema, name = operator
+    return sql.SQL("OPERATOR({}.{})").format(sql.Identifier(schema), sql.SQL(name))
