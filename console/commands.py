@@ -78,9 +78,11 @@ def status(context: click.Context, as_json: bool, watches: bool, every_s: float)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a line for each worker")
 @click.pass_context
 def lag(context: click.Context, worker: str, max_s: float, max_messages: int | None, as_json: bool) -> int:
-    """Say whether the workers keep up, for scripts: the age of the oldest change in the stream that is not applied.
+    """Say whether a group keeps up, for cron and probes: the age of the oldest change in the stream that is not applied, and
+    whether replicator and workers run.
 
-    Exits with 0 when all are within --max, with 1 when one is not, or when that is not known.
+    Exits with 0 when all are within --max, with 1 when one is not, or that is not known, or one has failed, or does not run for
+    longer than --max. A group of --copy is within when all workers have applied the whole copy.
     """
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.lag import LagLimit, run

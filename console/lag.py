@@ -1,25 +1,39 @@
-"""``pgsluice lag``: whether the workers of a group keep up, as an exit code for scripts."""
+"""``pgsluice lag``: whether a group keeps up, from the source to the sinks, as an exit code for scripts.
+
+How far a worker is behind the stream says nothing while nobody fills the stream: so the replicator counts too. Of one that does
+not run, it is known since when.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 
 import orjson
+from nats.aio.client import Client
 
 from pgsluice.console.columns import format_bytes
+from pgsluice.console.status import publisher_status
+from pgsluice.console.worker_status import age_s
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, measure_lag
+from pgsluice.shared.broker.lag import NO_LAG, UNKNOWN_LAG, Lag, copy_lag, measure_lag
+from pgsluice.shared.broker.ledger import Ledger
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
+from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, worker_unit
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.units.found_units import known_units, read_units
+from pgsluice.shared.units.unit_states import State, UnitState, unit_state
 from pgsluice.shared.wire.names import GroupNames
 
 BEHIND = 1
-"""The exit code when a worker is further behind than it may be, and when that is not known."""
+"""The exit code when the group is further behind than it may be, and when that is not known."""
+
+_WELL = (State.STARTING, State.COPYING, State.RUNNING, State.FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +56,113 @@ class WorkerLag:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PublisherLag:
+    """Of what fills the stream: the replicator, or a worker of another group. ``reason`` says how it is."""
+
+    name: str
+    within: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """``publisher`` is None where none counts: nobody has started one, or all that it copied is applied."""
+
+    publisher: PublisherLag | None
+    workers: list[WorkerLag]
+
+    @property
+    def within(self) -> bool:
+        return (
+            bool(self.workers) and all(each.within for each in self.workers) and (self.publisher is None or self.publisher.within)
+        )
+
+
 def run(settings: GroupSettings, worker: str, limit: LagLimit, *, as_json: bool) -> int:
-    """A line for each worker, or for the one that is named. Returns the exit code. Raises TransientError when NATS does not
-    answer."""
-    lags = asyncio.run(_look(settings, worker, limit))
-    within = bool(lags) and all(lag.within for lag in lags)
+    """A line for the replicator and each worker, or for the one that is named. Returns the exit code. Raises TransientError when
+    NATS does not answer."""
+    lag = asyncio.run(_look(settings, worker, limit))
     if as_json:
-        content = {"group": settings.group, "within": within, "workers": [asdict(lag) for lag in lags]}
+        content = {"group": settings.group, "within": lag.within, "workers": [asdict(each) for each in lag.workers]}
+        content |= {"publisher": None if lag.publisher is None else asdict(lag.publisher)}
         sys.stdout.write(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in _lines(lags))
-    return 0 if within else BEHIND
+        sys.stdout.writelines(f"{line}\n" for line in _lines(lag))
+    return 0 if lag.within else BEHIND
 
 
-def _lines(lags: list[WorkerLag]) -> Iterator[str]:
-    if not lags:
+def _lines(lag: GroupLag) -> Iterator[str]:
+    if lag.publisher is not None:
+        yield f"{lag.publisher.name}: {lag.publisher.reason}"
+    if not lag.workers:
         yield "no worker has started"
-    for lag in lags:
-        yield f"{lag.worker}: {lag.reason}"
+    for worker in lag.workers:
+        yield f"{worker.worker}: {worker.reason}"
 
 
-async def _look(settings: GroupSettings, worker: str, limit: LagLimit) -> list[WorkerLag]:
+async def _look(settings: GroupSettings, worker: str, limit: LagLimit) -> GroupLag:
     names = GroupNames(settings.group)
     async with connected(settings.nats, f"pgsluice lag {names.group}") as client:
         stream, bucket = ChangeStream(client, names), StateBucket(client, names)
-        state = await stream.state()
-        reports = await read_reports(bucket) if await bucket.exists() else {}
+        if not await bucket.exists():
+            return GroupLag(None, [_never_started(worker)] if worker else [])
+        ledger, state, reports = await Ledger(bucket).load(), await stream.state(), await read_reports(bucket)
         if worker:
             reports = {worker: reports[worker]} if worker in reports else {}
-            if not reports:
-                return [WorkerLag(worker, None, None, None, False, "it has never started")]
-        return [
-            judge(name, [await _measured(stream, state, report, place) for place in _places(report)], limit)
-            for name, report in sorted(reports.items())
-        ]
+        units = {facts.unit: unit_state(facts) for facts in await read_units(bucket, await known_units(bucket), ledger)}
+        workers = [_never_started(worker)] if worker and not reports else []
+        copied = {name: copy_lag(ledger.snapshot, report) for name, report in reports.items()}
+        for name, report in sorted(reports.items()):
+            only_copied = copied[name]
+            if only_copied is not None:
+                workers.append(judge_copy(name, only_copied, limit))
+                continue
+            lags = [await _measured(stream, state, report, place) for place in _places(report)]
+            workers.append(_with_state(judge(name, lags, limit), units.get(worker_unit(name)), limit))
+        is_done = bool(copied) and all(each == NO_LAG for each in copied.values())
+        return GroupLag(None if is_done else await _publisher(client, bucket, units, limit), workers)
+
+
+def _never_started(worker: str) -> WorkerLag:
+    return WorkerLag(worker, None, None, None, False, "it has never started")
+
+
+async def _publisher(client: Client, bucket: StateBucket, units: Mapping[str, UnitState], limit: LagLimit) -> PublisherLag | None:
+    group = await bucket.read(GROUP_KEY, GroupRecord)
+    if group is not None and group.value.publishing_worker is not None:
+        found = await publisher_status(client, *group.value.publishing_worker)
+        trouble = trouble_of(found.unit, limit) or ("" if found.lag_s is not None and found.lag_s <= limit.seconds else "too far")
+        return PublisherLag(found.name, not trouble, found.line() if trouble in ("", "too far") else trouble)
+    unit = units[REPLICATOR_UNIT]
+    if unit.state is State.DRAFT:
+        return None
+    trouble = trouble_of(unit, limit)
+    return PublisherLag(REPLICATOR_UNIT, not trouble, trouble or str(unit.state))
+
+
+def _with_state(lag: WorkerLag, unit: UnitState | None, limit: LagLimit) -> WorkerLag:
+    trouble = "" if unit is None else trouble_of(unit, limit)
+    return replace(lag, within=False, reason=f"{lag.reason}; {trouble}") if trouble else lag
+
+
+def trouble_of(unit: UnitState, limit: LagLimit) -> str:
+    """Why the unit may be further behind than ``limit``; "" when it is well, or was a moment ago and may recover by itself."""
+    if unit.state in _WELL:
+        return ""
+    is_recent = bool(unit.since) and age_s(unit.since) <= limit.seconds
+    if is_recent and unit.state is not State.FAILED:
+        return ""
+    since = f" since {unit.since[:19]}" if unit.since else ""
+    return f"{unit.state}{since}" + "".join(f": {part}" for part in (unit.fact, unit.remedy) if part)
+
+
+def judge_copy(worker: str, lag: Lag, limit: LagLimit) -> WorkerLag:
+    """In a group that is only copied."""
+    if lag == NO_LAG:
+        return WorkerLag(worker, 0, 0, 0.0, True, "it has applied the whole copy, which no changes follow")
+    is_within = lag.seconds is not None and lag.seconds <= limit.seconds
+    return WorkerLag(worker, lag.messages, None, lag.seconds, is_within, "it has not applied the whole copy yet")
 
 
 def _places(report: WorkerReport) -> list[int]:

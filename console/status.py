@@ -15,6 +15,7 @@ from nats.aio.client import Client
 
 from pgsluice.console.columns import format_bytes
 from pgsluice.console.table_status import (
+    AppliedPlaces,
     MembershipStatus,
     TableStatus,
     format_membership,
@@ -129,7 +130,7 @@ async def look(
         stream=state,
         snapshot_stream=snapshot_state,
         membership=None if known.membership is None else membership_status(known.membership),
-        tables=table_statuses(known.ledger, known.reports.values(), known.published, state),
+        tables=table_statuses(known.ledger, AppliedPlaces(known.reports.values(), known.published, state)),
         workers=[
             await workers.status(name, report, known.units.get(worker_unit(name)), counts[name])
             for name, report in sorted(known.reports.items())
@@ -139,12 +140,13 @@ async def look(
         missed_definitions=known.definitions.missed.count,
         units=list(known.units.values()),
         paused_tables=list(known.paused_tables.tables),
-        publisher=None if known.publisher is None else await _publisher(client, *known.publisher),
+        publisher=None if known.publisher is None else await publisher_status(client, *known.publisher),
         shortages=find_shortages(None if slot is None else record_of(slot), streams),
     )
 
 
-async def _publisher(client: Client, group: str, worker: str) -> PublisherStatus:
+async def publisher_status(client: Client, group: str, worker: str) -> PublisherStatus:
+    """Of the worker that publishes a group, by its own group and name. Raises TransientError when NATS does not answer."""
     names, unit = GroupNames(group), worker_unit(worker)
     bucket, stream = StateBucket(client, names), ChangeStream(client, names)
     if not await bucket.exists():
@@ -211,7 +213,7 @@ def format_status(status: GroupStatus) -> Iterator[str]:
         yield from format_membership(status.membership)
     states = {unit.unit: unit for unit in status.units}
     if status.publisher is None:
-        yield f"replicator   {_replicator_line(status.replicator)}"
+        yield f"replicator   {_replicator_line(status)}"
         yield from _state_lines(states.get(REPLICATOR_UNIT))
     else:
         yield f"publisher    {status.publisher.line()}"
@@ -255,9 +257,10 @@ def _slot_line(status: GroupStatus) -> str:
     return f"{slot.name}: confirmed {slot.confirmed_flush}{lag}, wal_status {slot.wal_status}, {use}{trouble}"
 
 
-def _replicator_line(record: ReplicatorRecord | None) -> str:
+def _replicator_line(status: GroupStatus) -> str:
+    record = status.replicator
     if record is None:
-        return "has never run"
+        return "copies, and streams nothing" if status.tables else "has never run"
     return (
         f"{record.host}:{record.pid}: flushed {record.flushed_lsn}, sequence {record.stream_sequence}, "
         f"{record.changes} changes in {record.messages} messages since {record.started_at}, "

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from pgsluice.console.flags import CommandFunction, confirm, load_settings, takes
 from pgsluice.shared.config.settings import GroupSettings
+from pgsluice.shared.errors import UsageError
 
+_EVERY = "*.*"
 _WAIT = "Longest wait for the outcome (default 60)"
 
 
-def gives_order(function: CommandFunction) -> CommandFunction:
-    """The parameters of a command that orders something about tables."""
+def gives_order(function: CommandFunction, *, takes_all: bool = False) -> CommandFunction:
+    """The parameters of a command that orders something about tables. ``takes_all``: --all may stand in the place of names."""
     decorated: Any = function
-    for decorate in (
+    decorators: tuple[Callable[[Any], Any], ...] = (
         click.pass_context,
         click.option("--no-wait", is_flag=True, help="Give the order and do not wait for it"),
         click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=60.0, metavar="SECONDS", help=_WAIT),
-        click.argument("named", nargs=-1, required=True, metavar="TABLE..."),
+        *([click.option("--all", "every", is_flag=True, help="All tables of the group")] if takes_all else []),
+        click.argument("named", nargs=-1, required=not takes_all, metavar="[TABLE]..." if takes_all else "TABLE..."),
         takes(GroupSettings),
-    ):
+    )
+    for decorate in decorators:
         decorated = decorate(decorated)
     made: CommandFunction = decorated
     return made
@@ -65,17 +71,17 @@ def tables_remove(context: click.Context, named: tuple[str, ...], wait_s: float,
 
 
 @tables.command("recopy", short_help="Copy tables again, into emptied tables.")
-@gives_order
-def tables_recopy(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
+@partial(gives_order, takes_all=True)
+def tables_recopy(context: click.Context, named: tuple[str, ...], every: bool, wait_s: float, no_wait: bool) -> None:
     """Copy each TABLE again from its first row, into emptied tables at the targets."""
-    _order(context, "recopy", named, wait_s=None if no_wait else wait_s)
+    _order(context, "recopy", _named(named, every=every), wait_s=None if no_wait else wait_s)
 
 
 @tables.command("retry", short_help="Copy tables that are errored.")
-@gives_order
-def tables_retry(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
+@partial(gives_order, takes_all=True)
+def tables_retry(context: click.Context, named: tuple[str, ...], every: bool, wait_s: float, no_wait: bool) -> None:
     """Copy each TABLE that is errored, now that its cause is removed."""
-    _order(context, "retry", named, wait_s=None if no_wait else wait_s)
+    _order(context, "retry", _named(named, every=every), wait_s=None if no_wait else wait_s)
 
 
 @tables.command("forget", short_help="Remove tables, and all that is known of them.")
@@ -89,6 +95,12 @@ def tables_forget(context: click.Context, named: tuple[str, ...], wait_s: float,
     if not yes:
         confirm("forget", "Forget what the group knows of these tables?")
     _order(context, "forget", named, wait_s=None if no_wait else wait_s)
+
+
+def _named(named: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
+    if every == bool(named):
+        raise UsageError("--all and tables are both given" if every else "no table is named", "name tables, or give --all")
+    return (_EVERY,) if every else named
 
 
 def _order(

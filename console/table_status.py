@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 
 from pgsluice.console.columns import format_columns
 from pgsluice.replicator.membership.membership import Break, Membership
-from pgsluice.shared.broker.ledger import CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
-from pgsluice.shared.broker.streams import StreamState
-from pgsluice.shared.broker.worker_records import WorkerReport
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
+from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
+from pgsluice.shared.broker.streams import ChangeStream, StreamState
+from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.wire.position import LSN, parse_lsn
 
 
@@ -32,34 +34,48 @@ class TableStatus:
     remedy: str
 
 
-def table_statuses(
-    ledger: LedgerContent, workers: Collection[WorkerReport], published: LSN, stream: StreamState | None
-) -> list[TableStatus]:
-    """By schema and name; none when nothing was ever copied. All that commits below ``published`` is in the stream."""
+@dataclass(frozen=True, slots=True)
+class AppliedPlaces:
+    """How far the workers of a group are. All that commits below ``published`` is in ``stream``."""
+
+    workers: Collection[WorkerReport]
+    published: LSN
+    stream: StreamState | None
+
+    @classmethod
+    async def read(cls, bucket: StateBucket) -> AppliedPlaces:
+        """Raises TransientError when NATS does not answer."""
+        reports, replicator = await read_reports(bucket), await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
+        published = LSN(0) if replicator is None else parse_lsn(replicator.value.flushed_lsn)
+        return cls(reports.values(), published, await ChangeStream(bucket.client, bucket.names).state())
+
+    def phase(self, table: TableRecord, snapshot: SnapshotRecord | None) -> Phase:
+        """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
+        if snapshot is None or table.phase is not Phase.FINISHED_COPY or not self.workers:
+            return table.phase
+        is_running = snapshot.state is CopyState.RUNNING
+        last_copied = table.last_sequence or snapshot.last_sequence
+        is_left_out = is_running and not table.last_sequence
+        if is_left_out or any(worker.snapshot_sequence < last_copied for worker in self.workers):
+            return Phase.FINISHED_COPY
+        lsn = parse_lsn(table.lsn)
+        is_ready = snapshot.mode is CopyMode.COPY or all(
+            table.oid not in worker.catching_up and _has_passed(worker, lsn, self.published, self.stream)
+            for worker in self.workers
+        )
+        if is_ready:
+            return Phase.READY
+        return Phase.SYNC_WAIT if is_running else Phase.CATCHUP
+
+
+def table_statuses(ledger: LedgerContent, applied: AppliedPlaces) -> list[TableStatus]:
+    """By schema and name; none when nothing was ever copied."""
     if ledger.snapshot is None:
         return []
     return [
-        _table_status(table, _phase(table, ledger.snapshot, workers, published, stream))
+        _table_status(table, applied.phase(table, ledger.snapshot))
         for table in sorted(ledger.tables.values(), key=lambda table: (table.schema, table.table))
     ]
-
-
-def _phase(
-    table: TableRecord, snapshot: SnapshotRecord, workers: Collection[WorkerReport], published: LSN, stream: StreamState | None
-) -> Phase:
-    """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
-    is_running = snapshot.state is CopyState.RUNNING
-    last_copied = table.last_sequence or snapshot.last_sequence
-    if table.phase is not Phase.FINISHED_COPY or not workers or (is_running and not table.last_sequence):
-        return table.phase
-    if any(worker.snapshot_sequence < last_copied for worker in workers):
-        return Phase.FINISHED_COPY
-    is_ready = all(
-        table.oid not in worker.catching_up and _has_passed(worker, parse_lsn(table.lsn), published, stream) for worker in workers
-    )
-    if is_ready:
-        return Phase.READY
-    return Phase.SYNC_WAIT if is_running else Phase.CATCHUP
 
 
 def _has_passed(worker: WorkerReport, lsn: LSN, published: LSN, stream: StreamState | None) -> bool:

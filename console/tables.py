@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import orjson
 
 from pgsluice.console.columns import format_columns
+from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
@@ -181,11 +182,14 @@ async def _list(settings: GroupSettings) -> tuple[list[ListedTable], list[TableO
     async with bucket_of(settings) as bucket:
         ledger, membership = await Ledger(bucket).load(), await load_membership(bucket)
         selection, orders = await load_selection(bucket), await ORDERS.load(bucket)
-    return listed_tables(ledger, membership, selection), list(orders.open)
+        applied = await AppliedPlaces.read(bucket)
+    return listed_tables(ledger, membership, selection, applied), list(orders.open)
 
 
-def listed_tables(ledger: LedgerContent, membership: Membership | None, selection: TableSelection) -> list[ListedTable]:
-    """By name; what left comes too."""
+def listed_tables(
+    ledger: LedgerContent, membership: Membership | None, selection: TableSelection, applied: AppliedPlaces
+) -> list[ListedTable]:
+    """By name; what left comes too. Phases are those that the status shows."""
     members = {} if membership is None else {member.oid: member for member in membership.members}
     listed = []
     for record in ledger.tables.values():
@@ -196,7 +200,7 @@ def listed_tables(ledger: LedgerContent, membership: Membership | None, selectio
         listed.append(
             ListedTable(
                 table=".".join(name),
-                phase=record.phase.value,
+                phase=applied.phase(record, ledger.snapshot).value,
                 origin=_origin(selection, name, chosen),
                 rows=record.rows,
                 since=record.since,

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from pgsluice.console.columns import format_bytes
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, measure_lag
+from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, copy_lag, measure_lag
 from pgsluice.shared.broker.ledger import LedgerContent, Phase
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, MissedReport, WorkerReport, lease_key
-from pgsluice.shared.units.unit_states import UnitState
+from pgsluice.shared.units.unit_states import SILENT_WORKER_S, UnitState, forget_advice
 
 LATENCY_AGE_S = 60.0
 
@@ -76,7 +76,7 @@ class WorkerLook:
 
     async def status(self, name: str, report: WorkerReport, unit: UnitState | None, dead_letters: int) -> WorkerStatus:
         """Raises TransientError when NATS does not answer."""
-        state, is_recent = self.state, bool(report.updated_at) and _age_s(report.updated_at) < LATENCY_AGE_S
+        state, is_recent = self.state, bool(report.updated_at) and age_s(report.updated_at) < LATENCY_AGE_S
         holds_lease, lag = await self._holds_lease(name), await self.lag(report)
         catch_up_lag = lag
         if state is not None and report.catching_up:
@@ -114,6 +114,9 @@ class WorkerLook:
         return age_s is not None and age_s <= LEASE_DURATION_S
 
     async def lag(self, report: WorkerReport) -> Lag:
+        copied = copy_lag(self.ledger.snapshot, report)
+        if copied is not None:
+            return copied
         if self.state is None or report.stream_created not in (self.state.created, ""):
             return UNKNOWN_LAG
         return await measure_lag(self.stream, self.state, report.sequence)
@@ -142,7 +145,10 @@ class PublisherStatus:
         return f"worker {self.worker} of group {self.group}: {self.lag_messages} messages{seconds} behind"
 
 
-def _age_s(time: str) -> float:
+def age_s(time: str) -> float:
+    """0 for a time that is not known."""
+    if not time:
+        return 0.0
     return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
 
 
@@ -172,7 +178,9 @@ def worker_line(worker: WorkerStatus) -> str:
         lag = f"{worker.lag_messages} messages, {format_bytes(worker.lag_bytes)}, {worker.lag_s:.1f} s behind"
     use = f"lease held at {worker.host}:{worker.pid}" if worker.holds_lease else "not running"
     if worker.holds_back:
-        use += f", HOLDS BACK {worker.holds_back} messages (pgsluice forget --worker {worker.name}, if it does not come back)"
+        use += f", HOLDS BACK {worker.holds_back} messages"
+    if worker.holds_back and age_s(worker.updated_at) > SILENT_WORKER_S:
+        use += f" ({forget_advice(worker.name)})"
     rules = f", rules {worker.rules[:12]}" if worker.rules else ""
     lag += _catch_up(worker)
     dead = f", DEAD LETTERS: {worker.dead_letters}" if worker.dead_letters else ""

@@ -13,7 +13,7 @@ from typing import assert_never
 from pgsluice.replicator.group_start import Run
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.membership.table_changes import AppliedChanges, FollowedTable, TableChanges
-from pgsluice.replicator.source.tables import parse_pattern
+from pgsluice.replicator.source.tables import parse_member_pattern, parse_pattern
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
@@ -68,16 +68,18 @@ class OrderExecution:
             )
 
     async def _outcomes(self, order: TableOrder) -> list[TableOutcome] | None:
-        patterns = [parse_pattern(text, self._run.settings.schema) for text in order.tables]
+        schema = self._run.settings.schema
+        patterns = [parse_pattern(text, schema) for text in order.tables]
+        members = [parse_member_pattern(text, schema) for text in order.tables]
         match order.verb:
             case OrderVerb.ADD:
                 return await self._add(patterns, without_copy=order.without_copy)
             case OrderVerb.REMOVE:
                 return await self._remove(patterns)
             case OrderVerb.RECOPY:
-                return await self._recopy(patterns)
+                return await self._recopy(members)
             case OrderVerb.RETRY:
-                return await self._retry(patterns)
+                return await self._retry(members)
             case OrderVerb.FORGET:
                 return await self._forget(patterns)
             case unreachable:
@@ -160,13 +162,13 @@ class OrderExecution:
         copy = self._run.copy
         if copy is None:
             error = UsageError(_ONLY_STREAMS, _COPY_INSTEAD)
-            return [_outcome(qualified_text(pattern), error) for pattern in patterns]
+            return [_outcome(_called(pattern), error) for pattern in patterns]
         outcomes, again = [], {}
         for pattern in patterns:
             meant = [record for record in copy.progress.records if record.phase is not Phase.LEFT and _is_of(record, pattern)]
             if not meant:
                 error = UsageError("is not among the tables of this group", "see 'pgsluice tables list'")
-                outcomes.append(_outcome(qualified_text(pattern), error))
+                outcomes.append(_outcome(_called(pattern), error))
             for record in meant:
                 if record.phase is phase:
                     again[record.oid] = record.qualified_name
@@ -175,6 +177,8 @@ class OrderExecution:
                 elif pattern.is_name:
                     refusal = UsageError(otherwise, "see 'pgsluice tables list'")
                     outcomes.append(_outcome(record.qualified_name, refusal))
+            if meant and not pattern.is_name and not any(record.phase is phase for record in meant):
+                outcomes.append(_outcome(pattern.text, None, f"fits {len(meant)} tables, each of which {otherwise}"))
         applied = await self._changes.apply(again)
         return [*outcomes, *(_outcome(name, applied.refused.get(oid), "is copied again") for oid, name in again.items())]
 
@@ -221,6 +225,11 @@ async def is_behind(bucket: StateBucket, stream: ChangeStream, lsn: LSN, snapsho
             log.debug("a table is not forgotten yet", worker=worker)
             return True
     return False
+
+
+def _called(pattern: TablePattern) -> str:
+    """As people are told of it."""
+    return pattern.text if pattern.schema is None else qualified_text(pattern)
 
 
 def _is_of(record: TableRecord, pattern: TablePattern) -> bool:

@@ -18,7 +18,7 @@ from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.publication import find_publication
 from pgsluice.replicator.source.slot import check_slot, find_slot
 from pgsluice.replicator.source.source import Source
-from pgsluice.replicator.source.tables import SourceTable, parse_pattern
+from pgsluice.replicator.source.tables import SourceTable, parse_member_pattern
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, SnapshotRecord, now
 from pgsluice.shared.broker.published_tables import store_tables
@@ -80,7 +80,7 @@ def _wishes(
     """Raises UsageError when ``recopy`` names a table that is not selected."""
     recopied: set[int] = set()
     for text in copy.recopy:
-        pattern = parse_pattern(text, settings.schema)
+        pattern = parse_member_pattern(text, settings.schema)
         matching = {table.oid for table in tables if pattern.matches(table.schema, table.name)}
         if not matching:
             raise UsageError(f"recopy: {text!r} is not among the tables of this group", "check recopy and tables (case matters)")

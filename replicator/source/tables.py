@@ -171,6 +171,14 @@ def parse_pattern(text: str, default_schema: str) -> TablePattern:
         ) from None
 
 
+def parse_member_pattern(text: str, default_schema: str) -> TablePattern:
+    """One that chooses among the tables of a group. What stands for several, and names no schema, stands for those of every
+    schema."""
+    pattern = parse_pattern(text, default_schema)
+    written = TablePattern.parse(text)
+    return pattern if written.name.is_name else written
+
+
 async def matching_tables(source: Source, pattern: TablePattern) -> list[SourceTable]:
     """Those that can be published and that ``pattern``, which has a schema, stands for. Raises UsageError when there are none."""
     assert pattern.schema is not None

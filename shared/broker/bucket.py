@@ -279,6 +279,8 @@ class StateBucket(Bucket):
 
     def __init__(self, client: Client, names: GroupNames) -> None:
         super().__init__(client, names.bucket)
+        self.client = client
+        self.names = names
 
     async def ensure(self, settings: StreamSettings) -> None:
         """Creates the bucket as the group's streams are made, when there is none."""

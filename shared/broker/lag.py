@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from pgsluice.shared.broker.ledger import CopyMode, CopyState, SnapshotRecord
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
+from pgsluice.shared.broker.worker_records import WorkerReport
 from pgsluice.shared.wire.message import MessageHeaders
 
 
@@ -34,3 +36,15 @@ async def measure_lag(stream: ChangeStream, state: StreamState, sequence: int) -
     total = MessageHeaders.decode(last.headers).total_bytes
     before = MessageHeaders.decode(first_behind.headers).bytes_before(first_behind.data)
     return Lag(behind, total - before, max(0.0, (datetime.now(UTC) - first_behind.stored_at).total_seconds()))
+
+
+def copy_lag(snapshot: SnapshotRecord | None, report: WorkerReport) -> Lag | None:
+    """Behind the end of a copy that no changes follow, in messages and since when there is something to apply; None for a group
+    that streams."""
+    if snapshot is None or snapshot.mode is not CopyMode.COPY:
+        return None
+    if snapshot.state is CopyState.FINISHED and report.snapshot_sequence >= snapshot.last_sequence:
+        return NO_LAG
+    since = snapshot.finished_at or snapshot.started_at
+    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds()) if since else None
+    return Lag(max(1, snapshot.last_sequence - report.snapshot_sequence), None, seconds)

@@ -148,9 +148,16 @@ def _silent(facts: UnitFacts, process: ProcessRecord) -> UnitState:
         return _wanted(facts, State.STOPPED, _START)
     fact = f"nothing was heard of process {process.pid} on {process.host} since {process.updated_at[:19]}"
     remedy = f"it was killed, is frozen, or has no broker: look there; {_RESTART}"
-    if worker_of_unit(facts.unit) is not None and facts.process_age_s > SILENT_WORKER_S:
-        remedy = f"messages are kept for it: 'pgsluice forget --worker {worker_of_unit(facts.unit)}', if it does not come back"
+    worker = worker_of_unit(facts.unit)
+    if worker is not None and facts.process_age_s > SILENT_WORKER_S:
+        remedy = f"messages are kept for it: {forget_advice(worker)}"
     return UnitState(facts.unit, State.UNKNOWN, process.updated_at, fact, remedy)
+
+
+def forget_advice(worker: str) -> str:
+    """What removes a worker that does not come back, and what that costs."""
+    cost = "its position goes for good, and so may changes that it has not applied: started again, it needs a new copy"
+    return f"if it does not come back, 'pgsluice forget --worker {worker}'; {cost}"
 
 
 def _running(facts: UnitFacts, process: ProcessRecord) -> UnitState:

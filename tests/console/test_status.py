@@ -94,7 +94,30 @@ def test_slot_stream_and_workers_are_shown_with_their_lag(replication: Group, ca
     run(settings(replication, replication.source.settings), as_json=False)
     shown = capsys.readouterr().out
     assert "w: sequence 1, commit 0/1, 1 messages" in shown
-    assert "not running, HOLDS BACK 1 messages (pgsluice forget --worker w" in shown
+    assert "not running, HOLDS BACK 1 messages" in shown
+    assert "pgsluice forget" not in shown
+
+
+def test_a_worker_is_to_be_forgotten_only_when_it_was_silent_for_long_and_that_costs_something(
+    replication: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replication.replicate()
+    replication.source.execute("INSERT INTO t VALUES (1, 'v')")
+    replication.replicate()
+
+    def shown(heard_of: str) -> str:
+        async def register(stream: ChangeStream, bucket: StateBucket) -> None:
+            state = await stream.state()
+            assert state is not None
+            await bucket.put(worker_key("w"), WorkerReport(0, stream_created=state.created, updated_at=heard_of))
+
+        replication.with_broker(register)
+        run(settings(replication, None), as_json=False)
+        return capsys.readouterr().out
+
+    assert "pgsluice forget" not in shown(now())
+    said = shown("2026-01-01T00:00:00+00:00")
+    assert "HOLDS BACK 1 messages (if it does not come back, 'pgsluice forget --worker w'; its position goes for good" in said
 
 
 def test_what_runs_out_is_told_before_it_has(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.console.table_status import format_tables, table_statuses
+from pgsluice.console.table_status import AppliedPlaces, format_tables, table_statuses
+from pgsluice.console.tables import listed_tables
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.broker.table_selection import TableSelection
 from pgsluice.shared.broker.worker_records import WorkerReport
-from pgsluice.shared.wire.position import parse_lsn
+from pgsluice.shared.wire.position import LSN, parse_lsn
 
 SNAPSHOT = SnapshotRecord("s", "0/80", CopyState.FINISHED, CopyMode.COPY_AND_STREAM, "then", "later", 40, "7", "shop", "earlier")
 COPIED = TableRecord(
@@ -53,7 +55,7 @@ def worker(snapshot_sequence: int, commit_lsn: str, sequence: int = 0) -> Worker
     ],
 )
 def test_a_copied_table_goes_on_with_the_slowest_worker(workers: list[WorkerReport], phase: Phase) -> None:
-    [status] = table_statuses(ledger(SNAPSHOT, COPIED), workers, PUBLISHED, STREAM)
+    [status] = table_statuses(ledger(SNAPSHOT, COPIED), AppliedPlaces(workers, PUBLISHED, STREAM))
     assert status.phase is phase
 
 
@@ -70,24 +72,38 @@ def test_a_table_that_is_behind_the_others_is_not_ready_wherever_they_are(
 ) -> None:
     behind = replace(worker(40, "0/80"), catching_up=(COPIED.oid,), catch_up_sequence=1, catch_up_lsn="0/10")
     found = ledger(replace(SNAPSHOT, state=state), replace(COPIED, last_sequence=last_sequence))
-    [status] = table_statuses(found, [behind], PUBLISHED, STREAM)
+    [status] = table_statuses(found, AppliedPlaces([behind], PUBLISHED, STREAM))
     assert status.phase is phase
 
 
 def test_while_another_table_is_copied_one_that_was_before_is_ready() -> None:
     found = ledger(replace(SNAPSHOT, state=CopyState.RUNNING, last_sequence=0), replace(COPIED, last_sequence=40))
-    [status] = table_statuses(found, [worker(40, "0/80")], PUBLISHED, STREAM)
+    [status] = table_statuses(found, AppliedPlaces([worker(40, "0/80")], PUBLISHED, STREAM))
     assert status.phase is Phase.READY
 
 
 def test_before_the_whole_copy_is_finished_a_table_is_only_copied() -> None:
     running = replace(SNAPSHOT, state=CopyState.RUNNING)
-    [status] = table_statuses(ledger(running, COPIED), [worker(40, "0/80")], PUBLISHED, STREAM)
+    [status] = table_statuses(ledger(running, COPIED), AppliedPlaces([worker(40, "0/80")], PUBLISHED, STREAM))
     assert status.phase is Phase.FINISHED_COPY
 
 
+def test_a_table_that_no_changes_follow_is_ready_when_its_copy_is_applied() -> None:
+    found = ledger(replace(SNAPSHOT, mode=CopyMode.COPY), COPIED)
+    for snapshot_sequence, phase in ((39, Phase.FINISHED_COPY), (40, Phase.READY)):
+        [status] = table_statuses(found, AppliedPlaces([worker(snapshot_sequence, "")], LSN(0), None))
+        assert status.phase is phase
+
+
+def test_a_list_of_tables_says_what_the_status_says() -> None:
+    found, applied = ledger(SNAPSHOT, COPIED), AppliedPlaces([worker(40, "0/80")], PUBLISHED, STREAM)
+    [status] = table_statuses(found, applied)
+    [listed] = listed_tables(found, None, TableSelection(), applied)
+    assert (listed.table, listed.phase) == (status.table, status.phase.value) == ("public.orders", "ready")
+
+
 def test_a_group_that_never_copied_has_no_tables_to_show() -> None:
-    assert table_statuses(LedgerContent(None, {}), [], PUBLISHED, None) == []
+    assert table_statuses(LedgerContent(None, {}), AppliedPlaces([], PUBLISHED, None)) == []
 
 
 def test_the_table_of_tables_has_figures_and_says_what_is_wrong() -> None:
@@ -95,7 +111,7 @@ def test_the_table_of_tables_has_figures_and_says_what_is_wrong() -> None:
         COPIED, oid=2, table="Bad", phase=Phase.ERRORED, rows=10, ranges_done=1, error="it failed", remedy="mend it"
     )
     new = TableRecord(3, "sales", "new", Phase.INIT, "2026-01-01T00:00:00+00:00")
-    lines = list(format_tables(table_statuses(ledger(SNAPSHOT, COPIED, errored, new), [], PUBLISHED, STREAM)))
+    lines = list(format_tables(table_statuses(ledger(SNAPSHOT, COPIED, errored, new), AppliedPlaces([], PUBLISHED, STREAM))))
     assert lines == [
         "table          phase          rows       MB     ranges  rows/s   since",
         "public.Bad     errored               10  110.0     1/4        1  2026-01-01T00:00:10",

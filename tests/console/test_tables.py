@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.console.tables import format_tables, listed_tables
 from pgsluice.replicator.membership.membership import Member, Membership
 from pgsluice.shared.broker.ledger import LedgerContent, Phase, Retry, TableRecord
 from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder
 from pgsluice.shared.broker.table_selection import TableSelection
+from pgsluice.shared.wire.position import LSN
 
+NOBODY = AppliedPlaces((), LSN(0), None)
 THEN = "2026-01-31T04:37:04+00:00"
 
 
@@ -39,7 +42,7 @@ def test_each_table_says_why_the_group_has_it() -> None:
         member(1, "configured"), member(2, "added"), member(4, "archived", ("public", "orders")), member(5, "only")
     )
     configured = ("public.configured", "public.removed", "public.orders", "public.only")
-    listed = listed_tables(ledger, known, TableSelection(configured, ("public.added",), ("public.removed",)))
+    listed = listed_tables(ledger, known, TableSelection(configured, ("public.added",), ("public.removed",)), NOBODY)
     assert {table.table: (table.phase, table.origin) for table in listed} == {
         "public.added": ("data_sync", "added"),
         "public.archived": ("finished_copy", "renamed, was public.orders"),
@@ -53,7 +56,7 @@ def test_a_table_in_trouble_says_what_is_wrong_what_to_do_and_when_it_is_tried_a
     timed = record(1, "a", Phase.ERRORED, error="it was busy", remedy="wait", retry=Retry.TIMED, retry_at=THEN)
     manual = record(2, "b", Phase.ERRORED, error="it may not be read", remedy="GRANT", retry=Retry.MANUAL)
     order = TableOrder(3, OrderVerb.ADD, ("x", "y"), THEN)
-    lines = format_tables(listed_tables(LedgerContent(None, {1: timed, 2: manual}), None, TableSelection()), [order])
+    lines = format_tables(listed_tables(LedgerContent(None, {1: timed, 2: manual}), None, TableSelection(), NOBODY), [order])
     assert [line for line in lines if line.startswith(("    ", "order"))] == [
         "    it was busy: wait; tried again at 2026-01-31T04:37:04",
         "    it may not be read: GRANT; tried again when asked for",

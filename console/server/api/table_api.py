@@ -8,6 +8,7 @@ from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.console.tables import ListedTable, listed_tables
 from pgsluice.console.units.table_pauses import TablePause, write_pause
 from pgsluice.replicator.membership.membership import load_membership
@@ -60,7 +61,7 @@ async def list_tables(call: Call) -> Answer:
     if bucket is None:
         return Answer(TableList((), (), ()))
     ledger, membership = await Ledger(bucket).load(), await load_membership(bucket)
-    tables = listed_tables(ledger, membership, await load_selection(bucket))
+    tables = listed_tables(ledger, membership, await load_selection(bucket), await AppliedPlaces.read(bucket))
     paused = (await PAUSED_TABLES.load(bucket)).tables
     return Answer(TableList(tuple(tables), (await ORDERS.load(bucket)).open, paused))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.console.tables import ListedTable, listed_tables
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.shared.broker.bucket import StateBucket
@@ -134,7 +135,8 @@ class StreamingGroup:
         """As ``tables list`` has it, by table."""
 
         async def load(bucket: StateBucket) -> list[ListedTable]:
-            return listed_tables(await Ledger(bucket).load(), await load_membership(bucket), await load_selection(bucket))
+            ledger, applied = await Ledger(bucket).load(), await AppliedPlaces.read(bucket)
+            return listed_tables(ledger, await load_membership(bucket), await load_selection(bucket), applied)
 
         return {each.table: each for each in self.ask(load)}
 
