@@ -27,7 +27,10 @@ _NOISY = ("py4j", "nats", "asyncio", "psycopg", "urllib3")
 
 _RESERVED = ("time", "level", "logger", "message", "exception")
 
+_OWN_FIELDS = frozenset(_RESERVED[:4])
+
 _FIELDS = "pgsluice_fields"
+_PACKAGE = "pgsluice."
 
 
 class EventLogger:
@@ -79,9 +82,25 @@ def set_up(settings: LogSettings) -> None:
 
 
 def set_up_task() -> None:
-    """In the processes of Spark's tasks, which do not know the driver's settings. What they write to standard error is a line of
-    the driver's log (``shared.spark.session``) with a local master, and of the executor's on a cluster."""
-    set_up(LogSettings("INFO", "text"))
+    """In the processes of Spark's tasks, which do not know the driver's settings. With a local master the driver reads what they
+    write to standard error (``relay``); on a cluster it is in the executor's log."""
+    set_up(LogSettings("INFO", "json"))
+
+
+def relay(text: str) -> bool:
+    """Logs a line of another process of ours as it was logged there, from this process's level up. Returns whether it is one."""
+    try:
+        line = orjson.loads(text) if text.startswith('{"time":') else None
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(line, dict) or not {"time", "level", "logger", "message"} <= line.keys():
+        return False
+    level, name = logging.getLevelNamesMapping().get(line["level"], logging.INFO), f"{_PACKAGE}{line['logger']}"
+    fields = {field.removesuffix("_"): value for field, value in line.items() if field not in _OWN_FIELDS}
+    found = logging.getLogger(name)
+    if found.isEnabledFor(level):
+        found.log(level, "%s", line["message"], extra={_FIELDS: fields})
+    return True
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
@@ -115,7 +134,7 @@ class PlaceFormatter(logging.Formatter):
 
 def _name(record: logging.LogRecord) -> str:
     """The logger's, ours without the name of the package."""
-    return record.name.removeprefix("pgsluice.")
+    return record.name.removeprefix(_PACKAGE)
 
 
 class TextFormatter(PlaceFormatter):

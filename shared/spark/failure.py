@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
+from collections.abc import Iterable, Sequence
 
 from pgsluice.shared.errors import Cause, TransientError
 
@@ -15,6 +18,7 @@ _OBSTACLES = (
     ),
     (re.compile(r"No module named '([^']+)'"), "an executor{host} has no Python module {0}: " + _NEEDED),
 )
+_MOST_CHARACTERS = 300
 _HOST = re.compile(r"\(TID [0-9]+\) \((\S+) executor")
 """Where Spark says on which machine a task was lost."""
 
@@ -37,9 +41,35 @@ def jvm_ended(reason: str) -> TransientError:
     )
 
 
-def start_error(error: Exception) -> TransientError:
-    return TransientError(
-        f"Spark did not start ({type(error).__name__})",
-        "see the lines of Spark in the log; check the settings under 'spark', then start again",
-        Cause.SPARK,
-    )
+_CAUSE = re.compile(r"([\w$]+\.[\w.$]*(?:Exception|Error)): (.+)")
+_NO_CAUSE = ("at ", "Picked up ", "WARNING", "Using Spark's default log4j", "[JAVA_GATEWAY_EXITED]")
+_NO_NAME = re.compile(r"UnknownHostException: ([^\s:]+)")
+
+
+def start_error(error: Exception, lines: Iterable[str] = ()) -> TransientError:
+    """``lines`` are what the JVM printed."""
+    said = [*lines, *str(error).splitlines()]
+    return TransientError(f"Spark did not start ({_cause(said) or type(error).__name__})", _start_remedy(said), Cause.SPARK)
+
+
+def _cause(lines: Sequence[str]) -> str:
+    """The last one that Java names, else the first thing that was said; "" where it was nothing."""
+    named = [f"{found[1].rpartition('.')[2]}: {found[2]}" for line in lines if (found := _CAUSE.search(line.strip()))]
+    told = [line for line in map(str.strip, lines) if line and not line.startswith(_NO_CAUSE)]
+    return " ".join((named[-1:] or told or [""])[0].split())[:_MOST_CHARACTERS]
+
+
+def _start_remedy(lines: Sequence[str]) -> str:
+    if not _has_account():
+        return f"user id {os.geteuid()} has no account on this machine: run it as a user that has, or add one to /etc/passwd"
+    if name := _NO_NAME.search("\n".join(lines)):
+        return f"this machine's name, {name[1]}, has no address: add it to /etc/hosts"
+    return "see the lines of Spark in the log; check the settings under 'spark', then start again"
+
+
+def _has_account() -> bool:
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return True

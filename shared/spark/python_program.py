@@ -1,4 +1,4 @@
-"""Which Python Spark's tasks run in."""
+"""Which Python Spark's tasks run in, and which Spark that is: PySpark takes both from the environment."""
 
 from __future__ import annotations
 
@@ -14,6 +14,27 @@ _ON_EXECUTORS = "python3"
 """Whatever that is there; no path of the driver's machine means anything on others."""
 
 _VARIABLE = "PYSPARK_PYTHON"
+
+
+_OTHER_SPARKS = (
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "SPARK_DIST_CLASSPATH",
+    "SPARK_SUBMIT_OPTS",
+    "PYSPARK_SUBMIT_ARGS",
+)
+"""What people set for a Spark of theirs. Ours is the one that PySpark brings along, and its settings are in our configuration."""
+_ADDRESS, _DIRECTORIES = "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS"
+
+
+def leave_out_other_sparks(*, is_local: bool) -> None:
+    """Forgets the environment of other Sparks. With a local master the machine's own name need not resolve, and what Spark writes
+    goes into our directories."""
+    for name in _OTHER_SPARKS:
+        os.environ.pop(name, None)
+    if is_local:
+        os.environ.pop(_DIRECTORIES, None)
+        os.environ[_ADDRESS] = "127.0.0.1"
 
 
 def choose_python(settings: Mapping[str, str]) -> None:

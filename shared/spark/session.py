@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from pgsluice.shared.spark.gateway_habits import (
     log_broken_connection,
     spare_calls,
 )
-from pgsluice.shared.spark.python_program import choose_python
+from pgsluice.shared.spark.python_program import choose_python, leave_out_other_sparks
 from pgsluice.shared.spark.shipped_code import ship_code
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 
@@ -98,7 +99,7 @@ JAVA_OPTIONS = (
     "-XX:MaxHeapFreeRatio=25",
 )
 
-_OWN_PROCESS = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
+_OWN_PROCESS = {"stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
 """How the JVM is started: its output is ours, and signals to our process group (Ctrl-C, ``kill -- -PGID``) do not reach it."""
 
 log = telemetry.logger(__name__)
@@ -114,6 +115,9 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
     merged[JAVA_OPTIONS_KEY] = " ".join((*JAVA_OPTIONS, *class_archive.options_to_use(options), options)).strip()
     return merged
 
+
+_KEPT_LINES = 50
+"""Of what the JVM printed last: why it did not start is among them."""
 
 _DEATH_S = 0.5
 """How long after its connections broke a killed process may still look alive."""
@@ -146,6 +150,7 @@ class Spark:
         self._gateway: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self.context: SparkContext
         self.code = ""
         """The name under which executors on other machines got our code; "" with a local master."""
@@ -168,13 +173,9 @@ class Spark:
         # Not the scratch: the JVM unpacks libraries there, which the system may forbid to run from shared memory.
         launch.set(JAVA_OPTIONS_KEY, f'"-Djava.io.tmpdir={self._temporary.path}" {self._configuration[JAVA_OPTIONS_KEY]}')
         choose_python(self._configuration)
-        try:
-            gateway = launch_gateway(launch, dict(_OWN_PROCESS))
-        except (PySparkException, Py4JError, OSError) as error:
-            raise start_error(error) from None
+        leave_out_other_sparks(is_local=is_here)
+        gateway = self._launch(launch)
         self._gateway, self._process = gateway, gateway.proc
-        assert self._process.stdout is not None
-        threading.Thread(target=self._log_lines, args=(self._process.stdout,), name="spark-output", daemon=True).start()
         try:
             forgo_numpy(gateway._gateway_client)
             ignore_stop_signals(gateway.jvm)
@@ -186,6 +187,22 @@ class Spark:
             raise start_error(error) from None
         # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
         self.context._accumulatorServer.handle_error = log_broken_connection
+
+    def _launch(self, conf: SparkConf) -> Any:
+        """PySpark keeps the process to itself when it fails, so what it prints goes through a pipe of ours."""
+        read, written = os.pipe()
+        lines = threading.Thread(target=self._log_lines, args=(os.fdopen(read, "rb"),), name="spark-output", daemon=True)
+        lines.start()
+        try:
+            return launch_gateway(conf, {**_OWN_PROCESS, "stdout": written})
+        except (PySparkException, Py4JError, OSError) as error:
+            os.close(written)
+            written = -1
+            lines.join(_DEATH_S)
+            raise start_error(error, self._last_lines) from None
+        finally:
+            if written >= 0:
+                os.close(written)
 
     def _session_configuration(self, jvm: Any) -> SparkConf:
         assert self._temporary is not None
@@ -261,10 +278,13 @@ class Spark:
         self._is_ending = True
 
     def _log_lines(self, output: IO[bytes]) -> None:
-        for line in output:
-            text = line.decode("utf-8", "replace").rstrip()
-            if text and not text.startswith(_INEVITABLE):
-                (log.debug if self._is_ending else log.info)("spark says", line=text)
+        """Those of tasks with what they say of themselves."""
+        with output:
+            for line in output:
+                text = line.decode("utf-8", "replace").rstrip()
+                if text and not text.startswith(_INEVITABLE) and not telemetry.relay(text):
+                    self._last_lines.append(text)
+                    (log.debug if self._is_ending else log.info)("spark says", line=text)
 
     @property
     def has_started(self) -> bool:

@@ -122,3 +122,19 @@ def test_a_failure_is_one_object_for_machines(capsys: pytest.CaptureFixture[str]
     telemetry.report_failure("the slot is lost: drop it", 70)
     event = json.loads(lines_of(capsys)[0])
     assert (event["level"], event["message"], event["exit_code"]) == ("ERROR", "the slot is lost: drop it", 70)
+
+
+@pytest.mark.parametrize("level", ["WARNING", "ERROR"])
+def test_a_line_of_a_task_is_logged_as_it_was_there(capsys: pytest.CaptureFixture[str], level: str) -> None:
+    telemetry.set_up_task()
+    log.info("a step")
+    log.warning("a column becomes text", table="public.t", column="c", level="x")
+    step, warning = lines_of(capsys)
+    telemetry.set_up(LogSettings(level, "json"))
+    assert telemetry.relay(step)
+    assert telemetry.relay(warning)
+    for other in ("24/01/01 WARN Something", '{"time":', '{"time":"x","message":"y"}', '{"a":1}'):
+        assert not telemetry.relay(other)
+    relayed = [json.loads(line) for line in lines_of(capsys)]
+    expected = json.loads(warning) if level == "WARNING" else None
+    assert [line | {"time": ""} for line in relayed] == ([expected | {"time": ""}] if expected else [])
