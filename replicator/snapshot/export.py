@@ -16,7 +16,14 @@ from typing import LiteralString, Self
 import psycopg
 from psycopg import errors, sql
 
-from pgsluice.replicator.source.connection import Connection, connect, connect_for_replication, notice_our_end, sql_error
+from pgsluice.replicator.source.connection import (
+    RECOVERY_CONFLICT,
+    Connection,
+    connect,
+    connect_for_replication,
+    notice_our_end,
+    sql_error,
+)
 from pgsluice.replicator.source.slot import SlotPatience, wait_for_slot
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.config.settings import PostgresSettings
@@ -94,8 +101,10 @@ class SnapshotKeeper:
                 await self.connection.execute("SELECT 1")
             except psycopg.Error as error:
                 reason = " ".join(str(error).split())
+                is_conflict = isinstance(error, errors.SerializationFailure)
                 raise SnapshotGoneError(
-                    f"the connection that keeps the snapshot broke ({reason})", "unfinished tables are copied anew"
+                    f"the connection that keeps the snapshot broke ({reason})",
+                    RECOVERY_CONFLICT if is_conflict else "unfinished tables are copied anew",
                 ) from None
 
     async def close(self) -> None:

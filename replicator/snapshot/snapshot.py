@@ -23,6 +23,7 @@ from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.snapshot.schedule import ASK_AGAIN
 from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
 from pgsluice.replicator.snapshot.table_progress import TableProgress, show_progress
+from pgsluice.replicator.source.connection import RECOVERY_CONFLICT
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
@@ -31,7 +32,7 @@ from pgsluice.shared.broker.ledger import CopyMode
 from pgsluice.shared.config.copy_settings import CopySettings
 from pgsluice.shared.config.declaration import files_of
 from pgsluice.shared.config.settings import ReplicatorSettings
-from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, SnapshotGoneError, TerminalError, TransientError
 from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.process.retrying import Backoff
 from pgsluice.shared.spark.executors import ExecutorWatch
@@ -39,7 +40,7 @@ from pgsluice.shared.spark.session import Spark
 
 CANCEL_INTERVAL_S = 0.2
 EXECUTOR_LOOK_INTERVAL_S = 1.0
-MOST_ROUNDS = 5  # for one table, which is rewritten in each of them
+MOST_ROUNDS = 5  # for one table, which is rewritten in each of them, or whose snapshots a standby ends
 
 log = telemetry.logger(__name__)
 
@@ -175,12 +176,20 @@ class Snapshot:
                 await asyncio.wait_for(stop.wait(), backoff.next_pause_s())
 
     async def _run_rounds(self, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
-        backoff = Backoff(self._settings.retry.source)
+        backoff, lost = Backoff(self._settings.retry.source), 0
         while prepared.ready:
+            ready = len(prepared.ready)
             try:
                 rewritten = await Round(self._settings, self._copy, prepared, runtime).run()
                 self._note_rewritten(prepared.progress, rewritten)
             except TransientError as error:
+                is_conflict = prepared.facts.in_recovery and isinstance(error, SnapshotGoneError)
+                lost = lost + 1 if is_conflict and len(prepared.ready) >= ready else 0
+                if is_conflict:
+                    error = SnapshotGoneError(error.fact, RECOVERY_CONFLICT)
+                if lost >= MOST_ROUNDS:
+                    _give_up(prepared, error)
+                    continue
                 pause_s = backoff.next_pause_s()
                 log.warning("copy interrupted; unfinished tables are copied again", reason=str(error), pause_s=pause_s)
                 await asyncio.sleep(pause_s)
@@ -214,6 +223,12 @@ class Snapshot:
         if progress.errored and prepared.record.mode is CopyMode.COPY:
             names = ", ".join(record.qualified_name for record in progress.errored)
             raise TerminalError(f"not copied: {names}", "see above and 'pgsluice status' for the reasons")
+
+
+def _give_up(prepared: PreparedCopy, error: TransientError) -> None:
+    for record in prepared.ready:
+        fact = f"the standby ended {MOST_ROUNDS} snapshots one after the other before a table was copied ({error.fact})"
+        prepared.progress.note_errored(record.oid, TerminalError(fact, error.remedy))
 
 
 async def _started(spark: Spark, starting: asyncio.Future[None]) -> None:

@@ -148,6 +148,14 @@ TOO_LARGE = (
 )
 
 
+RECOVERY_CONFLICT = (
+    "its primary has removed rows that are still read here: set hot_standby_feedback = on at this standby, or raise its"
+    " max_standby_streaming_delay (-1: for as long as it takes), or copy from the primary; what is finished stays"
+)
+"""How a standby ends snapshots (manual: "Handling Query Conflicts"). To transactions that only read it is the only reason for a
+serialization failure."""
+
+
 def is_too_large(sqlstate: str, text: str) -> bool:
     """Whether the server failed because a row does not fit into its memory chunks of 1 GB (its MaxAllocSize)."""
     return "invalid memory alloc request size" in text or sqlstate == "54000"
@@ -167,6 +175,8 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
         case errors.CharacterNotInRepertoire() | errors.UntranslatableCharacter():
             fact = f"{doing} failed: the catalog holds a name that is not UTF-8 (SQLSTATE {error.sqlstate})"
             return TerminalError(fact, "rename the table or column, or leave the table out of 'tables'")
+        case errors.SerializationFailure():
+            return TransientError(fact, RECOVERY_CONFLICT, Cause.SOURCE)
         case errors.ObjectInUse():
             return TransientError(fact, "it is tried again", Cause.LOCK)
         case errors.LockNotAvailable():
