@@ -12,17 +12,21 @@ from pgsluice.replicator.definitions.owners import owner_errors
 from pgsluice.replicator.membership.joining import Wishes
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.replicator.membership.wanted_tables import WantedTables, find_wanted
+from pgsluice.replicator.preflight.table_findings import KEYLESS, keyless_findings
 from pgsluice.replicator.source.publication import check_creation, check_fit, creation, find_publication
 from pgsluice.replicator.source.slot import SlotNeeds, check_failover, free_slot_findings
 from pgsluice.replicator.source.source import Source, SourceFacts, fitness
 from pgsluice.replicator.source.tables import SourceTable, check_publisher, identity_errors
 from pgsluice.replicator.start_checks import check_origin
+from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.table_selection import load_selection
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject, raise_errors
 from pgsluice.shared.wire.names import GroupNames
+
+log = telemetry.logger(__name__)
 
 
 def streams(settings: ReplicatorSettings) -> bool:
@@ -40,6 +44,9 @@ async def check_start(settings: ReplicatorSettings, names: GroupNames, source: S
     look = SourceLook(settings, names, source, facts)
     wanted = await look.tables(Wishes.of(settings, await load_selection(bucket)), membership)
     raise_errors(look.found if wanted is None else await look.all_of(wanted.tables, membership), "the source")
+    for finding in look.found:
+        if finding.check == KEYLESS:
+            log.warning("updates of a table will be slow at the target", fact=finding.fact, remedy=finding.remedy)
     return facts
 
 
@@ -86,6 +93,7 @@ class SourceLook:
                 check_failover(facts)
         identity = identity_errors(tables, settings.publish)
         self.found.take(Finding.of(error, "source-replica-identity", Subject.SOURCE) for error in identity)
+        self.found.take(await keyless_findings(self._source, tables, settings.publish))
         await self._look_at_publication(list(tables), membership)
         if settings.track_ddl:
             for error in await owner_errors(self._source, self._names):

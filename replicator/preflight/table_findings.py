@@ -21,6 +21,7 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
 SHOWN = 10
+KEYLESS = "source-keyless-full"
 
 _DOING = "looking at the tables"
 
@@ -63,6 +64,14 @@ _UNLOGGED: LiteralString = """
 """
 
 
+_KEYLESS: LiteralString = """
+    SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = ANY(%s::oid[]) AND c.relreplident = 'f'
+       AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid)
+     ORDER BY 1
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     name: str
@@ -81,6 +90,24 @@ async def table_findings(
     shapes = await source.rows_of(_Shape, _DOING, _SHAPES, [[table.oid for table in tables]])
     found = [*await _unreadable(source, facts, names, tables), *_row_security(facts, shapes)] if copies else []
     return [*found, *_partitions(shapes), *await _inheritance(source, tables), *_not_sent(facts, shapes)]
+
+
+async def keyless_findings(source: Source, tables: Collection[SourceTable], operations: Collection[str]) -> list[Finding]:
+    """Tables whose rows only all of their values tell apart. ``operations`` are those that are published."""
+    if not {"update", "delete"} & set(operations):
+        return []
+    return [
+        Finding(
+            KEYLESS,
+            Severity.WARNING,
+            Subject.SOURCE,
+            f"{name} has REPLICA IDENTITY FULL and no primary key: for each UPDATE and DELETE of a row a Postgres target looks"
+            " through its whole table, which takes minutes for thousands of them",
+            f"ALTER TABLE {name} ADD PRIMARY KEY (…), or a unique index on columns that are NOT NULL and ALTER TABLE {name}"
+            " REPLICA IDENTITY USING INDEX …, at the source and at the target",
+        )
+        for (name,) in await source.rows(_DOING, _KEYLESS, [[table.oid for table in tables]])
+    ]
 
 
 async def unlogged_findings(source: Source, patterns: Collection[TablePattern]) -> list[Finding]:

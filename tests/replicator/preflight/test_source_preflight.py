@@ -15,6 +15,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.preflight.finding import Finding, Severity
+from tests.logged import fields_of
 from tests.replicated_group import Group
 
 
@@ -61,6 +62,21 @@ def test_a_running_group_is_fine_and_one_without_its_slot_is_not(replication: Gr
     replication.source.execute("SELECT pg_drop_replication_slot(%s)", [replication.names.slot])
     found = examine(replication, replication.settings())
     assert "is gone" in found["group-source"].fact
+
+
+def test_a_table_that_only_whole_rows_tell_apart_is_named_at_the_start_and_by_the_check(
+    replication: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    replication.source.execute(
+        "CREATE TABLE log (v text); ALTER TABLE log REPLICA IDENTITY FULL; ALTER TABLE t REPLICA IDENTITY FULL"
+    )
+    finding = examine(replication, replication.settings())["source-keyless-full"]
+    assert finding.fact.startswith("public.log has REPLICA IDENTITY FULL and no primary key")
+    assert finding.remedy.startswith("ALTER TABLE public.log ADD PRIMARY KEY")
+    replication.replicate()
+    [logged] = [fields_of(record)["fact"] for record in caplog.records if "updates of a table will be slow" in record.message]
+    assert logged == finding.fact
+    assert "source-keyless-full" not in examine(replication, replace(replication.settings(), publish=("insert",)))
 
 
 def test_a_slot_that_nats_knows_nothing_of_is_found(replication: Group) -> None:

@@ -118,7 +118,8 @@ class TargetTables(Mapping[Table, TargetTable]):
         moved = self._known_tables.moved_to(connection, table, known, found_oid)
         if moved is None:
             return place, entry
-        _log.warning("the target's table was renamed; its rows go there", table=table.qualified_name, name=".".join(moved))
+        if moved != place:  # else another task has made it since the catalog was read
+            _log.warning("the target's table was renamed; its rows go there", table=table.qualified_name, name=".".join(moved))
         return moved, find_table(connection, *moved)
 
     def _create(self, connection: Connection, table: Table, *, copied: bool) -> CatalogEntry:
