@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import NatsSettings
-from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.shared.errors import PgsluiceError, TransientError, WireError
 from pgsluice.shared.kafka.kafka_settings import KafkaSourceSettings
 from pgsluice.shared.process.defect import place_of, unexpected
 from pgsluice.shared.process.memory import give_back_freed_memory
@@ -242,7 +242,14 @@ class _PartitionShare:
 
 
 def _copied_rows(sequence: int, headers: SnapshotHeaders, table: Table, data: memoryview) -> CopiedRows:
-    mark = headers.mark
+    """Raises WireError when the message does not hold as many rows as it says."""
+    mark, rows = headers.mark, bytes(data).count(b"\n")
+    if rows != headers.rows:
+        raise WireError(
+            f"message {sequence} of the snapshot stream says that it has {headers.rows} rows of table"
+            f" '{table.qualified_name}', and has {rows}",
+            "nothing was applied from it; run 'pgsluice tables recopy' for that table",
+        )
     begins_run = headers.is_begin and headers.run > 0 and not mark.ends
     restarts = (headers.is_begin and headers.attempt > 1) or (begins_run and mark.replaces)
     return CopiedRows(sequence, table, headers.snapshot, headers.rows, data, restarts, begins_run=begins_run, mark=mark)

@@ -13,16 +13,17 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.config.stream_settings import StreamSettings
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
+from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 from pgsluice.worker.batches import task_steps
 from pgsluice.worker.batches.broker_connection import process_connection
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.batches.planning import SequenceRange
-from pgsluice.worker.batches.task import PartitionTask, WarmUp
+from pgsluice.worker.batches.task import PartitionTask, WarmUp, _copied_rows
 from pgsluice.worker.batches.task_steps import listen_to_steps
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
@@ -140,6 +141,13 @@ def test_a_task_that_takes_long_tells_of_each_message_and_receipt(
     asyncio.run(publish(nats_server, group, CHAINED))
     asyncio.run(listen_while_it_runs())
     assert len(told) == steps
+
+
+def test_a_message_that_has_other_rows_than_it_says_is_refused() -> None:
+    headers = SnapshotHeaders("s", TABLE.oid, 1, 1, 1, rows=3, range_rows=3, range_bytes=4, is_range_end=True)
+    with pytest.raises(WireError, match="message 7 of the snapshot stream says that it has 3 rows of table '.*t', and has 2"):
+        _copied_rows(7, headers, TABLE, memoryview(b"1\n2\n"))
+    assert _copied_rows(7, headers, TABLE, memoryview(b"1\n2\n3\n")).rows == 3
 
 
 async def _flushed(client: Client) -> None:

@@ -8,7 +8,8 @@ Rows of a run that replaces all others go into the table where these wait (``mer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import LiteralString, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -37,6 +38,22 @@ from pgsluice.worker.sinks.postgres.target.failure import PieceError, reason
 from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
 
 _STAGE = sql.Identifier("pg_temp", "copied_rows")
+
+# Before a row is inserted, and not internal; as the session's role has them fire.
+_LEAVING_OUT: LiteralString = """
+    SELECT EXISTS (SELECT FROM pg_trigger
+                    WHERE (tgrelid = %s OR tgrelid IN (SELECT relid FROM pg_partition_tree(%s)))
+                      AND NOT tgisinternal AND tgtype & 7 = 7
+                      AND tgenabled IN
+                          ('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END))
+"""
+
+
+class _CopyText(NamedTuple):
+    """``rows`` is how many are in ``blocks``, as the source counted them."""
+
+    blocks: Sequence[bytes | memoryview]
+    rows: int
 
 
 def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> None:
@@ -88,10 +105,11 @@ def _find_refused(
 
     def load_range(low: int, high: int) -> None:
         with connection.transaction():
+            text = _CopyText([join_lines(lines[low:high])], high - low)
             if deletes:
-                _delete_rows(connection, target, [join_lines(lines[low:high])])
+                _delete_rows(connection, target, text)
             else:
-                _load_table(connection, target, [join_lines(lines[low:high])], is_empty=is_empty)
+                _load_table(connection, target, text, is_empty=is_empty)
 
     refused = refused_rows(0, len(lines), load_range, bound)
     return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
@@ -142,13 +160,13 @@ def _load(
                     found.setdefault((rows.table, rows.deletes), []).append(rows)
             unchanged = 0
             for (table, deletes), some in found.items():
-                blocks = [rows.data for rows in some]
+                text = _CopyText([each.data for each in some], sum(each.rows for each in some))
                 if deletes:
-                    _delete_rows(session.connection(), targets[table], blocks)
+                    _delete_rows(session.connection(), targets[table], text)
                 elif table in session.not_empty and _may_come_again(some):
-                    unchanged += sum(rows.rows for rows in some) - _load_different(session.connection(), targets[table], blocks)
+                    unchanged += text.rows - _load_different(session.connection(), targets[table], text)
                 else:
-                    _load_table(session.connection(), targets[table], blocks, is_empty=table not in session.not_empty)
+                    _load_table(session.connection(), targets[table], text, is_empty=table not in session.not_empty)
             if unchanged:
                 messages.note_unchanged(session.connection(), max(claimed), unchanged)
     except psycopg.Error as error:
@@ -160,20 +178,22 @@ def _may_come_again(copied: Sequence[CopiedRows]) -> bool:
     return all(rows.mark.run and not rows.mark.replaces for rows in copied)
 
 
-def _load_different(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview]) -> int:
+def _load_different(connection: Connection, target: TargetTable, text: _CopyText) -> int:
     """How many rows were not there, the same: those are written."""
-    _stage(connection, target, blocks)
+    _stage(connection, target, text)
     _check_identity(connection, target, PieceKind.UPSERT)
     written = sum(connection.execute(statement).rowcount for statement in upsert_statements(target, _STAGE, only_different=True))
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
     return written
 
 
-def _load_table(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview], *, is_empty: bool) -> None:
+def _load_table(connection: Connection, target: TargetTable, text: _CopyText, *, is_empty: bool) -> None:
     if is_empty and target.takes_whole_rows:
-        copy_text(connection, target.copy_statement, blocks)
+        taken = copy_text(connection, target.copy_statement, text.blocks)
+        if taken != text.rows and not _has_trigger(connection, target):
+            raise _count_error(target, text, taken)
         return
-    _stage(connection, target, blocks)
+    _stage(connection, target, text)
     kind = PieceKind.INSERT if is_empty else PieceKind.UPSERT
     _check_identity(connection, target, kind)
     for statement in merge_statements(target, kind, _STAGE, has_merge=False):
@@ -187,16 +207,28 @@ def _check_identity(connection: Connection, target: TargetTable, kind: PieceKind
         raise identity_error(target)
 
 
-def _delete_rows(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview]) -> None:
+def _has_trigger(connection: Connection, target: TargetTable) -> bool:
+    """Whether a trigger of the target's may leave out rows."""
+    return connection.execute(_LEAVING_OUT, [target.oid, target.oid]).fetchone() == (True,)
+
+
+def _count_error(target: TargetTable, text: _CopyText, taken: int) -> TerminalError:
+    fact = f"{text.rows} copied rows went into table '{target.table.qualified_name}', and the target counted {taken}"
+    return TerminalError(fact, "nothing of them was kept; look into the target's log, and start again")
+
+
+def _delete_rows(connection: Connection, target: TargetTable, text: _CopyText) -> None:
     if not target.table.key:
         fact = f"rows of table '{target.table.qualified_name}' are to be deleted, and its routes leave no key"
         raise TerminalError(fact, "let the key's columns through")
-    _stage(connection, target, blocks)
+    _stage(connection, target, text)
     connection.execute(delete_statement(target, _STAGE))
     connection.execute(sql.SQL("DROP TABLE {}").format(_STAGE))
 
 
-def _stage(connection: Connection, target: TargetTable, blocks: Iterable[bytes | memoryview]) -> None:
+def _stage(connection: Connection, target: TargetTable, text: _CopyText) -> None:
     query = stage_query(target, PieceKind.INSERT)
     connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
-    copy_into(connection, _STAGE, blocks, new=False)
+    taken = copy_into(connection, _STAGE, text.blocks, new=False)
+    if taken != text.rows:
+        raise _count_error(target, text, taken)

@@ -44,6 +44,28 @@ def test_a_message_for_several_tables_is_loaded_into_all_of_them_once(target: Ta
     assert target.table("public", "events") == target.table("archive", "events") == [("a",), ("a",)]
 
 
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_target_that_counts_other_rows_than_the_source_keeps_none_of_them(target: Target, is_staged: bool) -> None:
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
+    if is_staged:
+        target.execute("INSERT INTO orders VALUES (1, 'old')")
+    wrong = replace(copied(1, ORDERS, (b"1", b"a"), (b"2", b"b")), rows=3)
+    with pytest.raises(TerminalError, match=r"3 copied rows went into table 'public\.orders', and the target counted 2"):
+        apply_copied(target.sink, [[wrong]])
+    assert target.table("public", "orders") == ([("1", "old")] if is_staged else [])
+
+
+def test_rows_that_a_trigger_of_the_targets_leaves_out_are_its_own_affair(target: Target) -> None:
+    target.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
+    target.execute(
+        "CREATE FUNCTION odd() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN CASE NEW.id % 2 WHEN 1 THEN NEW END; END'"
+    )
+    target.execute("CREATE TRIGGER odd BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION odd()")
+    target.execute("ALTER TABLE orders ENABLE ALWAYS TRIGGER odd")
+    apply_copied(target.sink, [[copied(1, ORDERS, (b"1", b"a"), (b"2", b"b"))]])
+    assert target.table("public", "orders") == [("1", "a")]
+
+
 def test_a_table_without_rows_is_made(target: Target) -> None:
     apply_copied(target.sink, [[copied(1, ORDERS)]])
     assert target.table("public", "orders") == []

@@ -10,7 +10,9 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.worker.sinks.postgres import target_tables
 from tests.changes_builder import insert, table, truncate, update
+from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")
@@ -92,3 +94,16 @@ def test_a_table_that_was_altered_under_the_worker_is_looked_at_again(target: Ta
     target.execute("ALTER TABLE orders DROP COLUMN note")
     with pytest.raises(TerminalError, match="has no column 'note'"):
         target.apply(insert(ORDERS, b"4", b"d"))
+
+
+def test_a_table_that_another_task_made_meanwhile_is_not_called_renamed(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The catalog was read before."""
+    target.apply(insert(ORDERS, b"1", b"a"))
+    monkeypatch.setattr(target_tables, "read_catalog", lambda connection, tables: {})
+    task = target.new_sink()
+    task.open()
+    task.commit(write(task, [target.messages([insert(ORDERS, b"2", b"b")])]), STREAM_CREATED)
+    assert target.table("public", "orders") == [("1", "a"), ("2", "b")]
+    assert "was renamed" not in caplog.text

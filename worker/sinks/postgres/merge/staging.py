@@ -111,17 +111,20 @@ def index_rows(connection: Connection, name: str) -> None:
     connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(own_table(name)))
 
 
-def copy_into(connection: Connection, table: sql.Composable, text: Iterable[Buffer], *, new: bool) -> None:
-    """``new``: the table was created in this transaction, so its rows may be written as frozen."""
+def copy_into(connection: Connection, table: sql.Composable, text: Iterable[Buffer], *, new: bool) -> int:
+    """Returns how many rows the table took. ``new``: the table was created in this transaction, so its rows may be written as
+    frozen."""
     options = sql.SQL(" WITH (FREEZE)" if new else "")
-    copy_text(connection, sql.SQL("COPY {} FROM STDIN{}").format(table, options), text)
+    return copy_text(connection, sql.SQL("COPY {} FROM STDIN{}").format(table, options), text)
 
 
-def copy_text(connection: Connection, statement: bytes | sql.Composed, text: Iterable[Buffer]) -> None:
-    """``text`` in blocks of any size."""
-    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for block in text:
-            copy.write(block)
+def copy_text(connection: Connection, statement: bytes | sql.Composed, text: Iterable[Buffer]) -> int:
+    """``text`` in blocks of any size. Returns how many rows the server says that it took."""
+    with connection.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for block in text:
+                copy.write(block)
+        return cursor.rowcount
 
 
 def check_staged(connection: Connection, names: Iterable[str]) -> None:
