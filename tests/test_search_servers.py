@@ -75,6 +75,21 @@ def test_a_document_that_does_not_fit_fails_alone(search_server: SearchServer, i
     ]
 
 
+def test_a_leaf_of_a_flat_object_that_is_no_term_is_refused_with_its_document(search_server: SearchServer, group: str) -> None:
+    properties = {"id": {"type": "long"}, "p": {"type": "flat_object"}}
+    search_server.ask("PUT", f"/{group}-1", {"mappings": {"properties": properties}, "aliases": {group: {}}})
+    refused, taken = (400, "illegal_argument_exception"), (201, "")
+    documents = {
+        f'{{"p":{{"a":"{"x" * 32_700}"}}}}': taken,
+        f'{{"p":{{"a":"{"x" * 32_764}"}}}}': refused,
+        f'{{"p":{{"a":{{"b":["é{"é" * 20_000}"]}}}}}}': refused,
+        f'{{"p":{{"{"k" * 40_000}":1}}}}': refused,
+        '{"id":1}': taken,
+    }
+    lines = [line("index", group, 1, text, str(key)) for key, text in enumerate(documents)]
+    assert statuses(search_server, *lines) == list(documents.values())
+
+
 def test_what_is_blocked_can_be_written_when_the_block_is_gone(search_server: SearchServer, index: str) -> None:
     block = "index.blocks.read_only_allow_delete"
     search_server.ask("PUT", f"/{index}-1/_settings", {block: True})

@@ -16,6 +16,8 @@ import orjson
 from osmem_server import resolve_binary
 
 from tests.servers.child import HOST, ChildProcess, free_port
+from tests.servers.http_proxy import HttpProxy
+from tests.servers.lucene_limits import LuceneLimits
 from tests.servers.maven import java, server_jars
 from tests.servers.server_process import ServerProcess
 
@@ -109,13 +111,31 @@ class SearchServerError(Exception):
 
 
 class FakeOpenSearch(SearchServer):
-    """In memory; says that it is OpenSearch 3."""
+    """In memory; says that it is OpenSearch 3. A proxy in front of it refuses what it would take (``lucene_limits``)."""
 
     kind = "fake"
     keeps_data = False
 
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(port)
+        self._own_port = free_port()
+        self._proxy: HttpProxy | None = None
+
+    def _spawn(self, directory: Path, log: Path) -> ChildProcess:
+        if self._proxy is None:
+            self._proxy = HttpProxy(self._own_port, self.port)
+            self._proxy.before = LuceneLimits(self._own_port)
+            self._proxy.__enter__()
+        return super()._spawn(directory, log)
+
     def _command(self, directory: Path) -> list[str]:
-        return [resolve_binary(), "--addr", f"{HOST}:{self.port}", "--no-ja", "--no-stdin-watch"]
+        return [resolve_binary(), "--addr", f"{HOST}:{self._own_port}", "--no-ja", "--no-stdin-watch"]
+
+    def close(self) -> None:
+        super().close()
+        proxy, self._proxy = self._proxy, None
+        if proxy is not None:
+            proxy.__exit__(None, None, None)
 
 
 class RealOpenSearch(SearchServer):

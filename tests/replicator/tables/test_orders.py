@@ -258,6 +258,21 @@ def test_a_table_that_cannot_join_is_errored_until_it_is_asked_for_again_or_no_l
     assert left.phase is Phase.LEFT
 
 
+@pytest.mark.long
+def test_a_pattern_without_a_schema_has_tables_of_every_schema_copied_again(make_group: MakeGroup) -> None:
+    group = make_group(tables="t,sales.*")
+    group.source.execute("CREATE SCHEMA sales; CREATE TABLE sales.orders (id bigint PRIMARY KEY)")
+    with group.running():
+        for table in ("t", "orders"):
+            group.wait_for_copy(table)
+        for arguments in (("recopy", "*"), ("recopy", "--all")):
+            said = group.ordered(*arguments)
+            assert "public.t: is copied again" in said
+            assert "sales.orders: is copied again" in said
+        assert "*: fits 2 tables, each of which is not errored" in group.ordered("retry", "*")
+        assert group.order("recopy")[0] == group.order("recopy", "--all", "t")[0] == 2
+
+
 def test_what_cannot_be_done_is_refused_and_says_why(streaming: StreamingGroup) -> None:
     group = streaming
     group.source.execute("CREATE TABLE keyless (v text); CREATE VIEW seen AS SELECT 1 AS one")

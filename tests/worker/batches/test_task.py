@@ -145,7 +145,7 @@ def test_a_task_that_takes_long_tells_of_each_message_and_receipt(
 
 def test_a_message_that_has_other_rows_than_it_says_is_refused() -> None:
     headers = SnapshotHeaders("s", TABLE.oid, 1, 1, 1, rows=3, range_rows=3, range_bytes=4, is_range_end=True)
-    with pytest.raises(WireError, match="message 7 of the snapshot stream says that it has 3 rows of table '.*t', and has 2"):
+    with pytest.raises(WireError, match=r"message 7 of the snapshot stream says that it has 3 rows of table '.*t', and has 2"):
         _copied_rows(7, headers, TABLE, memoryview(b"1\n2\n"))
     assert _copied_rows(7, headers, TABLE, memoryview(b"1\n2\n3\n")).rows == 3
 

@@ -26,7 +26,7 @@ from pgsluice.worker.sinks.search.bulk import (
     operation_bytes,
     send_bulk,
 )
-from pgsluice.worker.sinks.search.document import is_too_deep
+from pgsluice.worker.sinks.search.document import is_too_deep, without_immense_terms
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, CLOSED, ConnectionPool
@@ -253,6 +253,12 @@ class Attempt:
     def _judge_items(self, request: Request, answers: Sequence[ItemAnswer], took_s: float) -> None:
         is_too_much, again_before = False, len(self._again)
         for operation, answer in zip(request.operations, answers, strict=True):
+            document = operation.document if answer.outcome is Outcome.REFUSED else None
+            cut = None if document is None else without_immense_terms(document)
+            if cut is not None:  # of whatever reason: should it not be that, it is refused again
+                again = operation._replace(document=cut)
+                self._halves.append(Request([again], operation_bytes(again)))
+                continue
             match answer.outcome:
                 case Outcome.DONE | Outcome.STALE | Outcome.REFUSED:
                     self.has_settled = True

@@ -31,14 +31,18 @@ from pgsluice.worker.sinks.lines.json_rows import (
     whole_columns,
 )
 from pgsluice.worker.sinks.search.field_values import MAY_NULL
-from pgsluice.worker.sinks.search.mapping import KEY_FIELD, TableMapping
+from pgsluice.worker.sinks.search.mapping import KEY_FIELD, WHOLE_FIELD, TableMapping
 
 LONGEST_ID_BYTES = 512
+LONGEST_TERM = 32_766
+"""Bytes, of Lucene's IndexWriter."""
 HASHED = b"sha256:"
 
 DEEPEST = 200
 """So many levels a document may be nested. OpenSearch 2.19 takes 300, and never answers to 800 of a ``flat_object``: its thread
 ends. Where a fatal error ends the node, a row would end one node after the other."""
+
+_CUT = object()
 
 _KEPT_LEVELS = 100
 """Neither Python (about 1,000) nor orjson (254) reads and writes any depth; a search server takes 1,000."""
@@ -220,6 +224,46 @@ def _writable(value: Any) -> Any:
             return orjson.Fragment(json.dumps(value))
         case _:
             return value
+
+
+def without_immense_terms(document: bytes) -> bytes | None:
+    """The line of a document that the server refused, with what Lucene cannot index of its objects (a leaf with its path of more
+    than LONGEST_TERM bytes) only in WHOLE_FIELD, where no server looks for terms: the objects as they are. None where there is
+    no such leaf, or it is there already."""
+    if len(document) <= LONGEST_TERM:
+        return None
+    fields = read_fields(document)
+    objects = {name: value for name, value in fields.items() if isinstance(value, dict)}
+    kept = {name: _indexable(value, len(name.encode())) for name, value in objects.items()}
+    whole = {name: value for name, value in objects.items() if kept[name] != value}
+    if not whole or WHOLE_FIELD in fields:
+        return None
+    return document_of(fields | {name: kept[name] for name in whole} | {WHOLE_FIELD: whole})
+
+
+def with_whole_objects(fields: Fields) -> Fields:
+    """A document's fields as the server has stored them, with all of each object in its place."""
+    whole = fields.get(WHOLE_FIELD)
+    kept = {name: value for name, value in fields.items() if name != WHOLE_FIELD}
+    return {name: whole.get(name, value) for name, value in kept.items()} if isinstance(whole, dict) else kept
+
+
+def _indexable(value: Any, path_bytes: int) -> Any:
+    """``value`` without leaves that are no terms; _CUT where it is one itself."""
+    match value:
+        case dict():
+            below = ((name, _indexable(each, path_bytes + 1 + _bytes(name))) for name, each in value.items())
+            return {name: each for name, each in below if each is not _CUT} if path_bytes <= LONGEST_TERM else _CUT
+        case list():
+            return [each for each in (_indexable(each, path_bytes) for each in value) if each is not _CUT]
+        case str():
+            return value if path_bytes + 1 + _bytes(value) <= LONGEST_TERM else _CUT
+        case _:
+            return value if path_bytes <= LONGEST_TERM else _CUT
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def is_too_deep(document: bytes) -> bool:

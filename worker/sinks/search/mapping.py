@@ -15,7 +15,8 @@
 | arrays | the field of their elements |
 | anything else | ``keyword``, searchable up to 8,191 characters |
 
-A document whose key is no id has it in ``_key``.
+A document whose key is no id has it in ``_key``; one with a json or jsonb of which a leaf is too large for an index has the whole
+value in ``%whole``, too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from pgsluice.worker.sinks.search.field_values import Converter
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
 
 KEY_FIELD = "_key"
+WHOLE_FIELD = "%whole"
+"""Of objects, by their fields' names. No column's field is called so (``field_name``)."""
 LONGEST_KEYWORD = 8191  # characters of at most four bytes: Lucene's longest term has 32,766 bytes
 GC_DELETES = "10m"
 """How long the server remembers the version of what was deleted: longer than any request of a task that was given up."""
@@ -96,7 +99,8 @@ class TableMapping:
     def properties(self) -> dict[str, Any]:
         """As an index's mapping has them."""
         key = {"type": "keyword", "index": False, "doc_values": False}
-        return {field.name: field.definition for field in self.fields} | {KEY_FIELD: key}
+        own = {KEY_FIELD: key, WHOLE_FIELD: {"type": "object", "enabled": False}}
+        return {field.name: field.definition for field in self.fields} | own
 
     def index_body(
         self, aliases: dict[str, Any], meta: dict[str, Any], *, filling: bool = False, properties: dict[str, Any] | None = None

@@ -25,8 +25,9 @@ from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
-from pgsluice.worker.sinks.search.document import Fields, RowId, document_of, read_fields
+from pgsluice.worker.sinks.search.document import Fields, RowId, document_of, read_fields, with_whole_objects
 from pgsluice.worker.sinks.search.document_fold import At, FormerId, Patch, Vacated
+from pgsluice.worker.sinks.search.mapping import WHOLE_FIELD
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import CLOSED, JSON, ServerConnection, raise_refused
@@ -138,7 +139,9 @@ class PatchDelivery:
         return found
 
     def _asked(self, asked: Sequence[tuple[DocumentId, tuple[str, ...]]]) -> dict[DocumentId, FoundDocument]:
-        docs = [{"_index": target, "_id": orjson.loads(row_id), "_source": list(names)} for (target, row_id), names in asked]
+        docs = [
+            {"_index": target, "_id": orjson.loads(row_id), "_source": [*names, WHOLE_FIELD]} for (target, row_id), names in asked
+        ]
         status, answer = self._connection.send("POST", "/_mget", orjson.dumps({"docs": docs}), JSON, is_bulky=True)
         if status != 200:
             raise_refused(status, answer, "POST /_mget")
@@ -169,7 +172,7 @@ def _check_given(said: dict[str, Any]) -> None:
 
 
 def _found(said: dict[str, Any]) -> FoundDocument:
-    return FoundDocument(said["_version"], said.get("_source", {}))
+    return FoundDocument(said["_version"], with_whole_objects(said.get("_source", {})))
 
 
 def _patched(patch: Patch, found: dict[DocumentId, FoundDocument]) -> tuple[bytes | None, bool]:

@@ -37,7 +37,7 @@ from pgsluice.worker.sinks.search.definitions.index_alteration import (
     new_name,
     rows_table,
 )
-from pgsluice.worker.sinks.search.document import document_of, read_fields
+from pgsluice.worker.sinks.search.document import document_of, read_fields, with_whole_objects
 from pgsluice.worker.sinks.search.index import FoundGeneration, IndexCatalog
 from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, path_of, raise_refused
 
@@ -281,7 +281,7 @@ def _rewritten(given: Iterable[Given]) -> frozenset[int]:
 
 
 def _operation(hit: dict[str, Any], target: str, steps: Sequence[AlterationStep]) -> Operation:
-    document = document_of(altered_document(hit["_source"], steps))
+    document = document_of(altered_document(with_whole_objects(hit["_source"]), steps))
     return Operation(target, orjson.dumps(hit["_id"]), hit["_version"], 0, document)
 
 
