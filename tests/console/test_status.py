@@ -120,6 +120,26 @@ def test_a_worker_is_to_be_forgotten_only_when_it_was_silent_for_long_and_that_c
     assert "HOLDS BACK 1 messages (if it does not come back, 'pgsluice forget --worker w'; its position goes for good" in said
 
 
+def test_a_group_whose_copy_is_finished_is_ready_and_not_behind(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    async def copied(stream: ChangeStream, bucket: StateBucket) -> None:
+        await bucket.ensure(replication.settings().stream)
+        snapshot = SnapshotRecord("s", "0/80", CopyState.FINISHED, CopyMode.COPY, now(), now(), 40, "7", "shop", "earlier")
+        await Ledger(bucket).store_snapshot(snapshot)
+        await Ledger(bucket).store_table(TableRecord(1, "public", "t", Phase.FINISHED_COPY, now(), "s", "0/80"))
+        ended = ProcessRecord("h", 1, now(), now(), Activity.ENDING, exit_code=0, is_finished=True)
+        await bucket.put(process_key(REPLICATOR_UNIT), ended)
+        await bucket.put(worker_key("w"), WorkerReport(0, 40))
+
+    replication.with_broker(copied)
+    found = status(replication, capsys)
+    assert [table["phase"] for table in found["tables"]] == ["ready"]
+    assert [worker["lag_messages"] for worker in found["workers"]] == [0]
+    run(settings(replication, None), as_json=False)
+    shown = capsys.readouterr().out
+    assert "replicator   copies, and streams nothing" in shown
+    assert "0 messages, 0 B, 0.0 s behind" in shown
+
+
 def test_what_runs_out_is_told_before_it_has(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:
     replication.replicate()
     replication.source.execute("INSERT INTO t VALUES (1, 'v')")
