@@ -116,7 +116,7 @@ FAULTS = (
 )
 """Severity, check, and what the sentence says."""
 
-NOT_BY_SQL = {"source-open-transaction", "source-left", "source-unlogged", "target-triggers"}
+NOT_BY_SQL = {"source-keyless-full", "source-open-transaction", "source-left", "source-unlogged", "target-triggers"}
 """Checks whose cure takes something away, or is a person's choice."""
 
 
