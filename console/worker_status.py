@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pgsluice.console.columns import format_bytes
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, copy_lag, measure_lag
-from pgsluice.shared.broker.ledger import LedgerContent, Phase
+from pgsluice.shared.broker.ledger import LedgerContent
+from pgsluice.shared.broker.missed_reports import counted, is_divergence, missed_remedy
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, MissedReport, WorkerReport, lease_key
 from pgsluice.shared.units.unit_states import SILENT_WORKER_S, UnitState, forget_advice
@@ -20,12 +21,17 @@ LATENCY_AGE_S = 60.0
 @dataclass(frozen=True, slots=True)
 class MissedStatus:
     """Changes of one table that met no row in the sink. ``diverged``: the table was copied, and neither filter nor route touches
-    it, so it is evidence that source and target differ."""
+    it, so it is evidence that source and target differ; then ``remedy`` says what to do. ``updates`` and ``deletes`` are those
+    whose kind is known, ``position`` is that of the first, "" where it is not known."""
 
     table: str
     changes: int
     since: str
     diverged: bool
+    updates: int = 0
+    deletes: int = 0
+    position: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +164,9 @@ def _why_waiting(unit: UnitState | None) -> str:
 
 
 def _missed(missed: MissedReport, ledger: LedgerContent) -> MissedStatus:
-    table = ledger.tables.get(missed.oid)
-    is_copied = table is not None and table.phase is Phase.FINISHED_COPY
-    return MissedStatus(missed.table, missed.changes, missed.since, diverged=is_copied and not missed.expected)
+    diverged, kinds = is_divergence(missed, ledger.tables), (missed.updates, missed.deletes)
+    remedy = missed_remedy(ledger.tables[missed.oid].qualified_name, missed.position) if diverged else ""
+    return MissedStatus(missed.table, missed.changes, missed.since, diverged, *kinds, missed.position, remedy)
 
 
 def _kept_for(report: WorkerReport, state: StreamState) -> int:
@@ -201,7 +207,8 @@ def _catch_up(worker: WorkerStatus) -> str:
 def missed_lines(worker: WorkerStatus) -> Iterator[str]:
     """A line for each table whose changes met no row."""
     for missed in worker.missed:
-        verdict = "; it was copied, so SOURCE AND TARGET DIFFER" if missed.diverged else ""
-        yield f"{missed.changes} changes of table {missed.table} met no row since {missed.since[:19]}{verdict}"
+        verdict = f"; it was copied, so SOURCE AND TARGET DIFFER: {missed.remedy}" if missed.diverged else ""
+        changes = counted(missed.changes, missed.updates, missed.deletes)
+        yield f"{changes} of table {missed.table} met no row since {missed.since[:19]}{verdict}"
     if worker.missed_tables > len(worker.missed):
         yield f"and those of {worker.missed_tables - len(worker.missed)} tables more"

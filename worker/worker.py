@@ -51,7 +51,7 @@ from pgsluice.worker.positions.report import BatchLog, ProgressReport, check_rep
 from pgsluice.worker.positions.start_place import find_start
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget, find_drain_target
 from pgsluice.worker.running import RunningWorker
-from pgsluice.worker.sinks.abilities import FileReadingSink, PatientSink, ReportingSink
+from pgsluice.worker.sinks.abilities import FileReadingSink, MissingRowSink, PatientSink, ReportingSink
 from pgsluice.worker.sinks.sink import Applied, Sink
 from pgsluice.worker.spark_start import WaitingForExecutors, log_failed_warm_up
 from pgsluice.worker.start_checks import check_start, check_transformation, warn_of_destination
@@ -227,6 +227,7 @@ class Worker:
         definitions = WorkerDefinitions(self._loop, bucket, settings, self._sink)
         transformation = definitions.begin(self._checked_transformation(bucket))
         warn_of_destination(self._sink, start.applied, transformation, self._loop.run(load_tables(bucket)))
+        _expect_missing(self._sink, transformation)
         registry = self._load_letters(client)
         replay = self._replay_letters(registry, transformation, start.applied)
         copy_end = self._finish_copy(bucket, start.applied)
@@ -317,7 +318,7 @@ class Worker:
     def _replay_letters(self, registry: DeadLetterRegistry, transformation: Transformation, applied: Applied) -> Replay:
         """Replays the letters that are asked for, if that is possible now."""
         settings = replace(self._settings, name=replay_name(self._settings.name))
-        replay = Replay(registry, transformation, lambda: self._new_sink(settings))
+        replay = Replay(registry, transformation, lambda: _expect_missing(self._new_sink(settings), transformation))
         try:
             replay.run(applied)
         except TransientError as error:
@@ -393,3 +394,10 @@ class Worker:
             self._loop.run(self._leave_broker(), CLOSE_TIMEOUT_S)
         except (TimeoutError, PgsluiceError) as error:
             log.warning("the broker did not take our leave; the lease ends by itself", reason=type(error).__name__)
+
+
+def _expect_missing(sink: Sink, transformation: Transformation) -> Sink:
+    """``sink``, which knows where a change may rightly meet no row."""
+    if isinstance(sink, MissingRowSink):
+        sink.expect_missing(transformation.may_leave_rows_out)
+    return sink

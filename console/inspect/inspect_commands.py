@@ -11,7 +11,7 @@ from pgsluice.shared.config.settings import GroupSettings
 
 @click.command()
 @takes(GroupSettings)
-@click.option("--from", "start", default="", metavar="SEQUENCE|TIME", help="Where to begin (default: with the newest)")
+@click.option("--from", "start", default="", metavar="SEQUENCE|TIME|POSITION", help="Where to begin (default: with the newest)")
 @click.option("--table", default="", metavar="TABLE", help="Only changes of such tables: table, schema.table or a pattern")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Most changes to show")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each message, with its changes")
@@ -19,7 +19,7 @@ from pgsluice.shared.config.settings import GroupSettings
 def messages(context: click.Context, start: str, table: str, limit: int, as_json: bool) -> None:
     """Show what a group's change stream holds, row values included. Nobody is disturbed, and no position moves.
 
-    TIME is like 2026-01-31T09:15:00+00:00; without a zone it is of this machine.
+    TIME is like 2026-01-31T09:15:00+00:00; without a zone it is of this machine. POSITION is a change's, like 16/B374D848:3.
     """
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.inspect.shown import show_messages

@@ -16,6 +16,7 @@ from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, Part, TableChanges, Truncation
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import concerned
 from pgsluice.shared.wire.table import TablePattern
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
@@ -26,10 +27,12 @@ MOST_MESSAGES_LOOKED_AT = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to begin: at a sequence, or at a time; at neither: with the newest messages, as many as the limit allows."""
+    """Where to begin: at a sequence, a time or a change's position; at none: with the newest messages, as many as the limit
+    allows."""
 
     sequence: int | None = None
     time: datetime | None = None
+    position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ async def read_messages(
     end = min(state.last_sequence, first + MOST_MESSAGES_LOOKED_AT - 1)
     following = end + 1
     async for body in read_bodies(stream, first, end):
-        message = inspected(body, pattern, left)
+        message = inspected(body, pattern, left, place.position)
         if message is not None:
             found.append(message)
             left -= len(message.changes)
@@ -96,8 +99,8 @@ async def read_messages(
 async def _first_sequence(
     stream: ChangeStream, state: StreamState, place: Place, pattern: TablePattern | None, limit: int
 ) -> int:
-    if place.time is not None:
-        return await sequence_at(stream, place.time, state.first_sequence, state.last_sequence)
+    if (at := place.time or place.position) is not None:
+        return await sequence_at(stream, at, state.first_sequence, state.last_sequence)
     if place.sequence is not None:
         return max(place.sequence, state.first_sequence)
     return await _newest(stream, state, pattern, limit)
@@ -122,10 +125,14 @@ async def _newest(stream: ChangeStream, state: StreamState, pattern: TablePatter
     return first
 
 
-def inspected(body: StoredBody, pattern: TablePattern | None, most: int) -> InspectedMessage | None:
-    """None when the message has no change of such a table."""
+def inspected(
+    body: StoredBody, pattern: TablePattern | None, most: int, begin: Position | None = None
+) -> InspectedMessage | None:
+    """None when the message has no change of such a table. Changes before ``begin`` are left out."""
     wanted = with_tables(body.changes, pattern)
     lines = [line for text in encode_lines(wanted) for line in text.splitlines()]
+    if begin is not None and body.headers.first < begin:
+        lines = [line for line in lines if not _is_before(line, begin)]
     if pattern is not None and not lines:
         return None
     headers = body.headers
@@ -141,6 +148,11 @@ def inspected(body: StoredBody, pattern: TablePattern | None, most: int) -> Insp
         changes=tuple(map(orjson.Fragment, lines[:most])),
         left_out=max(0, len(lines) - most),
     )
+
+
+def _is_before(line: bytes, begin: Position) -> bool:
+    position = orjson.loads(line).get("position")
+    return position is not None and Position.parse(position) < begin
 
 
 def with_tables(message: MessageChanges, pattern: TablePattern | None) -> MessageChanges:

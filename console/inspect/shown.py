@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import TablePattern
 
 NOT_FOUND = 1
@@ -73,16 +75,19 @@ def show_trace(settings: TraceSettings, table: str, key: Sequence[str], most_mes
 
 
 def parse_place(text: str) -> Place:
-    """A sequence or a time. Raises UsageError."""
+    """A sequence, a time or a position. Raises UsageError."""
     if not text:
         return Place()
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         return Place(sequence=int(text))
+    with contextlib.suppress(ValueError):
+        return Place(position=Position.parse(text))
     try:
         return Place(time=datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):  # the latter where UTC has no such year
         raise UsageError(
-            f"{text!r} is neither a sequence nor a time", "write it like 4711 or 2026-01-31T09:15:00+00:00"
+            f"{text!r} is no sequence, no time and no position",
+            "write it like 4711, 2026-01-31T09:15:00+00:00 or 16/B374D848:3",
         ) from None
 
 

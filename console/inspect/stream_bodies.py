@@ -14,6 +14,7 @@ from pgsluice.shared.broker.streams import ChangeStream, StoredMessage
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.position import Position
 
 _FETCH_MESSAGES = 256
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -51,17 +52,24 @@ async def read_bodies(stream: ChangeStream, first_sequence: int, last_sequence: 
         following = messages[-1].sequence + 1
 
 
-async def sequence_at(stream: ChangeStream, time: datetime, first_sequence: int, last_sequence: int) -> int:
-    """The first message of the range that was stored at ``time`` or later; one more than the last when all are older."""
+async def sequence_at(stream: ChangeStream, place: datetime | Position, first_sequence: int, last_sequence: int) -> int:
+    """The first message of the range that was stored at a time or later, or that holds a change at a position or later; one more
+    than the last when all are older."""
     low, high = first_sequence, last_sequence + 1
     while low < high:
         middle = (low + high) // 2
         message = await stream.message(middle)
-        if message is None or message.stored_at < time:  # gone ones are older than all that are there
+        if message is None or _is_before(message, place):  # gone ones are older than all that are there
             low = middle + 1
         else:
             high = middle
     return low
+
+
+def _is_before(message: StoredMessage, place: datetime | Position) -> bool:
+    if isinstance(place, datetime):
+        return message.stored_at < place
+    return MessageHeaders.decode(message.headers).last < place
 
 
 def _decoded(chunks: list[StoredMessage], headers: MessageHeaders) -> StoredBody:

@@ -29,7 +29,8 @@ def troubles(status: GroupStatus) -> Iterator[str]:
         if worker.holds_back:
             yield f"{worker.name} does not run and holds back {worker.holds_back:,} messages"
         yield from (
-            f"{missed.changes:,} changes of {missed.table} met no row in {worker.name}'s sink: source and target differ"
+            f"{missed.changes:,} changes of {missed.table} met no row in {worker.name}'s sink, so source and target differ:"
+            f" {missed.remedy}"
             for missed in worker.missed
             if missed.diverged
         )

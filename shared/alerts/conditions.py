@@ -10,7 +10,9 @@ from pgsluice.shared.alerts.slot_record import SlotRecord, remedy_of_loss
 from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import Lag
 from pgsluice.shared.broker.ledger import Phase, TableRecord
+from pgsluice.shared.broker.missed_reports import counted, is_divergence, missed_remedy
 from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.shared.pipelines.run_facts import RunFacts
 from pgsluice.shared.pipelines.run_records import RunState
 from pgsluice.shared.units.unit_states import State, UnitState
@@ -33,6 +35,7 @@ class AlertName(StrEnum):
     UNIT_DOWN = "unit-down"
     TABLE_ERRORED = "table-errored"
     DEAD_LETTERS = "dead-letters"
+    ROWS_MISSING = "rows-missing"
     LAG = "lag"
     STREAM_NEARLY_FULL = "stream-nearly-full"
     RUN_FAILED = "run-failed"
@@ -59,6 +62,7 @@ _AT_ONCE = frozenset(
         AlertName.UNIT_FAILED,
         AlertName.TABLE_ERRORED,
         AlertName.DEAD_LETTERS,
+        AlertName.ROWS_MISSING,
         AlertName.RUN_FAILED,
         AlertName.SUBSCRIPTION_PAUSED,
     }
@@ -96,6 +100,8 @@ class GroupFacts:
     streams: Mapping[str, StreamState]
     lags: Mapping[str, Lag]
     letters: Mapping[str, int]
+    missed: Mapping[str, tuple[MissedReport, ...]] = field(default_factory=dict)
+    """By worker."""
     runs: RunFacts | None = None
     """None in a group that is no SQL pipeline's."""
     paused_subscriptions: Mapping[str, str] = field(default_factory=dict)
@@ -118,6 +124,7 @@ def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
         *(condition for unit in facts.units for condition in _unit(unit)),
         *(_errored(table) for table in facts.tables if table.phase is Phase.ERRORED),
         *(_letters(worker, count) for worker, count in sorted(facts.letters.items()) if count),
+        *_missing_rows(facts),
         *(condition for worker, lag in sorted(facts.lags.items()) for condition in _lag(worker, lag, longest_lag_s)),
         *(condition for name, state in sorted(facts.streams.items()) for condition in _stream(name, state)),
         *(() if facts.runs is None else _runs(facts.runs)),
@@ -174,6 +181,19 @@ def _errored(table: TableRecord) -> Condition:
 def _letters(worker: str, count: int) -> Condition:
     fact = f"worker {worker} has {count} dead letters: changes that it could not apply"
     return Condition(AlertName.DEAD_LETTERS, worker, fact, "see 'pgsluice dead list'; replay them when the cause is removed")
+
+
+def _missing_rows(facts: GroupFacts) -> Iterator[Condition]:
+    """One for each worker: a target that somebody else writes to rarely differs in one table alone."""
+    tables = {table.oid: table for table in facts.tables}
+    for worker, reports in sorted(facts.missed.items()):
+        diverged = [each for each in reports if is_divergence(each, tables)]
+        if diverged:
+            first = diverged[0]
+            more = f", and of {len(diverged) - 1} tables more" if len(diverged) > 1 else ""
+            changes = counted(first.changes, first.updates, first.deletes)
+            fact = f"{changes} of table {first.table} met no row in worker {worker}'s sink{more}: source and target differ"
+            yield Condition(AlertName.ROWS_MISSING, worker, fact, missed_remedy(tables[first.oid].qualified_name, first.position))
 
 
 def _lag(worker: str, lag: Lag, longest_s: float) -> Iterator[Condition]:

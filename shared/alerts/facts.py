@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nats.aio.client import Client
 
 from pgsluice.shared.alerts.conditions import GroupFacts
@@ -12,7 +14,7 @@ from pgsluice.shared.broker.halt import read_halt
 from pgsluice.shared.broker.lag import Lag, measure_lag
 from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
-from pgsluice.shared.broker.worker_records import read_reports
+from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.pipelines.run_facts import read_run_facts
 from pgsluice.shared.subscriptions.subscription_records import read_paused
 from pgsluice.shared.units.found_units import known_units, read_units
@@ -27,6 +29,7 @@ async def gather_facts(client: Client, names: GroupNames, letters: LetterCounts)
     changes, dead = ChangeStream(client, names), DeadLetterStream(client, names)
     streams = {stream.name: await stream.state() for stream in (changes, SnapshotStream(client, names), dead)}
     ledger = await Ledger(bucket).load()
+    reports = await read_reports(bucket)
     units = await read_units(bucket, await known_units(bucket), ledger)
     return GroupFacts(
         halt=await read_halt(bucket),
@@ -34,7 +37,8 @@ async def gather_facts(client: Client, names: GroupNames, letters: LetterCounts)
         units=tuple(unit_state(unit) for unit in units),
         tables=tuple(ledger.tables.values()),
         streams={name: state for name, state in streams.items() if state is not None},
-        lags=await _lags(bucket, changes, streams[changes.name]),
+        lags=await _lags(reports, changes, streams[changes.name]),
+        missed={name: report.missed for name, report in reports.items()},
         letters=await letters.of(dead),
         runs=await read_run_facts(bucket),
         paused_subscriptions=await read_paused(bucket),
@@ -47,12 +51,12 @@ async def _slot(bucket: StateBucket) -> SlotRecord | None:
     return entry.value if entry is not None and age_s is not None and age_s <= FRESH_S else None
 
 
-async def _lags(bucket: StateBucket, stream: ChangeStream, state: StreamState | None) -> dict[str, Lag]:
+async def _lags(reports: Mapping[str, WorkerReport], stream: ChangeStream, state: StreamState | None) -> dict[str, Lag]:
     """Of the workers whose place in the stream is known."""
     if state is None:
         return {}
     return {
         name: await measure_lag(stream, state, report.catch_up_sequence if report.catching_up else report.sequence)
-        for name, report in (await read_reports(bucket)).items()
+        for name, report in reports.items()
         if report.stream_created in (state.created, "")
     }

@@ -44,13 +44,17 @@ def lease_key(worker: str) -> str:
 @dataclass(frozen=True, slots=True)
 class MissedReport:
     """Changes of one table that met no row in the sink. ``table`` is where they went; ``expected``: that may be as it should be,
-    because of a filter or a route."""
+    because of a filter or a route. ``updates`` and ``deletes`` are those whose kind is known, ``position`` is that of the first,
+    "" where it is not known."""
 
     oid: int
     table: str
     changes: int
     since: TimeText
     expected: bool
+    updates: int = 0
+    deletes: int = 0
+    position: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_
     replication.replicate()
     since = "2026-01-31T12:00:00+00:00"
     missed = (
-        MissedReport(1, "public.copied", 3, since, expected=False),
+        MissedReport(1, "public.copied", 3, since, expected=False, updates=1, deletes=2, position="0/3E8:1"),
         MissedReport(2, "public.streamed", 2, since, expected=False),
         MissedReport(3, "public.filtered", 1, since, expected=True),
     )
@@ -205,7 +205,8 @@ def test_changes_that_met_no_row_are_shown_and_are_evidence_where_the_table_was_
     run(settings(replication, None), as_json=False)
     shown = capsys.readouterr().out
     seen = "met no row since 2026-01-31T12:00:00"
-    assert f"3 changes of table public.copied {seen}; it was copied, so SOURCE AND TARGET DIFFER" in shown
+    assert f"3 changes (1 updates, 2 deletes) of table public.copied {seen}; it was copied, so SOURCE AND TARGET DIFFER" in shown
+    assert "'pgsluice messages --from 0/3E8:1 --limit 1'" in shown
     assert f"2 changes of table public.streamed {seen}\n" in shown
     assert "and those of 2 tables more" in shown
 

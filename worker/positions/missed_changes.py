@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared import telemetry
+from pgsluice.shared.broker.missed_reports import missed_remedy
 from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.sinks.abilities import CountingSink
@@ -70,12 +71,19 @@ class MissedChangesLog:
 
     def _say(self, missed: MissedChanges, *, is_copied: bool) -> None:
         fields = {"table": ".".join(missed.place), "changes": missed.changes, "since": missed.since}
+        fields |= {"updates": missed.updates, "deletes": missed.deletes, "positions": " ".join(map(str, missed.positions))}
         if is_expected(missed, self._transformation):
             log.info("changes met no row, as they may under a filter or a route", **fields)
         elif is_copied:
-            log.warning("changes met no row in a table that was copied: source and target differ", **fields)
+            remedy = missed_remedy(".".join(missed.source), _first(missed))
+            log.warning("changes met no row in a table that was copied: source and target differ", **fields, remedy=remedy)
         else:
             log.warning("changes met no row at the target", **fields)
+
+
+def _first(missed: MissedChanges) -> str:
+    """Its position, "" where it is not known."""
+    return str(missed.positions[0]) if missed.positions else ""
 
 
 def is_expected(missed: MissedChanges, transformation: Transformation) -> bool:
@@ -87,6 +95,6 @@ def report_missed(missed: Sequence[MissedChanges], transformation: Transformatio
     """For the worker's record: what matters most first, REPORTED_TABLES at most."""
     judged = sorted(((is_expected(each, transformation), -each.changes, each) for each in missed), key=itemgetter(0, 1))
     return tuple(
-        MissedReport(each.oid, ".".join(each.place), each.changes, each.since, expected)
+        MissedReport(each.oid, ".".join(each.place), each.changes, each.since, expected, each.updates, each.deletes, _first(each))
         for expected, _, each in judged[:REPORTED_TABLES]
     )

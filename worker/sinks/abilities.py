@@ -1,8 +1,9 @@
 """What a sink may be able to beside what every sink does (``sink.Sink``).
 
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
-(``FileReadingSink``), ``missed`` (``CountingSink``), ``unchanged`` (``ComparingSink``), ``break_off`` (``PatientSink``),
-``report_to`` (``ReportingSink``), ``foresee`` (``ForeseeingSink``), ``apply_ddl`` (``AlteredSink``), ``collect``
+(``FileReadingSink``), ``missed`` (``CountingSink``), ``expect_missing`` (``MissingRowSink``), ``unchanged`` (``ComparingSink``),
+``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``), ``foresee`` (``ForeseeingSink``), ``apply_ddl``
+(``AlteredSink``), ``collect``
 (``MeasuredSink``), ``rejected`` (``BlamingSink``); or the attribute:
 ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``);
 and ``EventSink``.
@@ -59,6 +60,16 @@ class CountingSink(Sink, Protocol):
     def missed(self) -> Sequence[MissedChanges]:
         """All that were committed since the position began, or the table was filled again; as durable as the position. The same
         object until it changes."""
+        ...
+
+
+@runtime_checkable
+class MissingRowSink(CountingSink, Protocol):
+    """A sink that may take it for a fault when a change meets no row."""
+
+    def expect_missing(self, may_leave_out: Callable[[int, tuple[str, str]], bool]) -> None:
+        """Called before the first batch. ``may_leave_out`` says of a table (its oid, schema and name at the source) whether rules
+        or routes may leave rows out, so that it is none."""
         ...
 
 

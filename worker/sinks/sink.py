@@ -51,6 +51,7 @@ from typing import Protocol, TypeVar, assert_never
 import orjson
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
+from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import TableName
 
 
@@ -268,13 +269,17 @@ NOTHING_APPLIED = Applied(0, 0, 0, "")
 @dataclass(frozen=True, slots=True)
 class MissedChanges:
     """Updates and deletes of one table that met no row in the sink. ``oid`` and ``source`` (schema and name) are the source's,
-    ``place`` is where the rows go. ``since`` is when the first of the ``changes`` was applied, as RFC 3339."""
+    ``place`` is where the rows go. ``since`` is when the first of the ``changes`` was applied, as RFC 3339. ``updates`` and
+    ``deletes`` are those of them whose kind is known, ``positions`` are of some of the first."""
 
     oid: int
     source: tuple[str, str]
     place: tuple[str, str]
     changes: int
     since: str
+    updates: int = 0
+    deletes: int = 0
+    positions: tuple[Position, ...] = ()
 
 
 class DefinitionUse(enum.Enum):

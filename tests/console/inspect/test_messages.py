@@ -60,6 +60,12 @@ def test_one_begins_at_a_sequence_at_a_time_or_with_the_newest(three: Group, cap
     assert ids(shown(three, capsys, "--limit", "1")) == [5]
 
 
+def test_one_begins_at_the_position_of_a_change(three: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    positions = [change["position"] for message in shown(three, capsys, "--from", "1") for change in message["changes"]]
+    assert [ids(shown(three, capsys, "--from", each, "--limit", "1")) for each in positions] == [[1], [2], [3], [4], [5]]
+    assert ids(shown(three, capsys, "--from", positions[1])) == [2, 3, 4, 5]
+
+
 def test_the_newest_are_those_at_the_end_however_many_changes_they_hold(
     replication: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,8 +124,8 @@ def test_looking_leaves_nothing_in_the_broker(three: Group, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--from", "yesterday"], "neither a sequence nor a time"),
-        (["--from", "0001-01-01T00:00:00+14:00"], "neither a sequence nor a time"),
+        (["--from", "yesterday"], "no sequence, no time and no position"),
+        (["--from", "0001-01-01T00:00:00+14:00"], "no sequence, no time and no position"),
         (["--table", "a.b.c"], "is not a table"),
     ],
     ids=str,

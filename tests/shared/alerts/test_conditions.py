@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import NO_LAG, UNKNOWN_LAG, Lag
 from pgsluice.shared.broker.ledger import Phase, TableRecord
 from pgsluice.shared.broker.streams import StreamState
+from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.shared.pipelines.run_facts import RunFacts
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState
 from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequest, RunRequests, Ticks, Wish
@@ -23,6 +25,10 @@ from tests.source_code import REPOSITORY
 PAGE = REPOSITORY / "docs" / "how-to" / "alert-messages.md"
 AT = "2026-01-31T12:00:00+00:00"
 WELL = SlotRecord("s", "reserved", "", 1 << 20, None)
+
+
+COPIED = TableRecord(7, "public", "t", Phase.FINISHED_COPY, AT, "s", "0/1")
+MISSED = MissedReport(7, "public.t", 3, AT, expected=False, updates=1, deletes=2, position="0/3E8:1")
 
 
 def facts(**changed: Any) -> GroupFacts:
@@ -69,6 +75,7 @@ def test_a_group_that_is_well_has_no_conditions() -> None:
         ({"units": (UnitState("replicator", State.UNKNOWN),)}, ("unit-down", "replicator", "critical")),
         ({"tables": (TableRecord(1, "public", "t", Phase.ERRORED, AT),)}, ("table-errored", "public.t", "warning")),
         ({"letters": {"lake": 3}}, ("dead-letters", "lake", "warning")),
+        ({"tables": (COPIED,), "missed": {"lake": (MISSED,)}}, ("rows-missing", "lake", "warning")),
         ({"lags": {"lake": Lag(1, 1, 300.5)}}, ("lag", "lake", "warning")),
         ({"streams": {"changes": StreamState("c", 1, 9, 9, 81, 100)}}, ("stream-nearly-full", "changes", "warning")),
         ({"runs": runs(RunState.FAILED)}, ("run-failed", "ratings", "warning")),
@@ -81,11 +88,23 @@ def test_each_thing_that_is_wrong_is_a_condition(changed: dict[str, Any], expect
     assert found(**changed) == [expected]
 
 
+def test_of_rows_that_are_missing_kinds_tables_and_the_way_to_the_key_are_named() -> None:
+    other = replace(MISSED, oid=8, table="public.u")
+    tables = (COPIED, replace(COPIED, oid=8, table="u"))
+    [condition] = find_conditions(facts(tables=tables, missed={"lake": (MISSED, other)}), 300.0).conditions
+    assert "3 changes (1 updates, 2 deletes) of table public.t" in condition.fact
+    assert "and of 1 tables more" in condition.fact
+    assert "pgsluice messages --from 0/3E8:1 --limit 1" in condition.remedy
+    assert "pgsluice tables recopy public.t" in condition.remedy
+
+
 @pytest.mark.parametrize(
     "changed",
     [
         {"slot": SlotRecord("s", "extended", "", 800, 200)},
         {"slot": SlotRecord("s", "reserved", "", None, 0)},
+        {"tables": (COPIED,), "missed": {"lake": (replace(MISSED, expected=True),)}},
+        {"missed": {"lake": (MISSED,)}},
         {"lags": {"lake": UNKNOWN_LAG, "file": NO_LAG, "gone": Lag(7)}},
         {"streams": {"changes": StreamState("c", 1, 9, 9, 81, -1)}},
         {"runs": runs(RunState.CANCELLED, tick_age_s=119.0)},

@@ -83,7 +83,9 @@ def source_refusal(settings: PostgresSettings) -> PgsluiceError:
 
 
 def target_refusal(settings: PostgresSettings) -> PgsluiceError:
-    sink = PostgresSinkSettings(settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=1)
+    sink = PostgresSinkSettings(
+        settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=1, on_missing_row="count"
+    )
     with pytest.raises(PgsluiceError) as raised:
         target.connect(sink, "test")
     return raised.value

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pgsluice.rules.routing import EVERY_OPERATION, Route, Routing
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
+from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import TablePattern
 from pgsluice.worker.batches.ownership import NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.positions.missed_changes import LOG_INTERVAL_S, MissedChangesLog
@@ -52,7 +55,19 @@ def test_a_table_is_named_once_and_again_after_an_interval_when_there_are_more(c
         assert log.note(COPIED) == sink.found
     said = [(record.message, fields_of(record)["changes"]) for record in caplog.records]
     assert said == [(DIFFER, 1), (DIFFER, 3), (DIFFER, 4)]
-    assert fields_of(caplog.records[0]) == {"table": "public.t", "changes": 1, "since": SINCE}
+    told = fields_of(caplog.records[0])
+    assert "'pgsluice tables recopy public.t'" in told.pop("remedy")
+    assert told == {"table": "public.t", "changes": 1, "since": SINCE, "updates": 0, "deletes": 0, "positions": ""}
+
+
+def test_the_kinds_and_the_first_positions_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    positions = (Position(LSN(1000), 3), Position(LSN(2000), 1))
+    sink = CountingStdout(replace(missed_changes(1, "t", 5), updates=2, deletes=3, positions=positions))
+    log = MissedChangesLog(sink, UNTRANSFORMED)
+    log.note(COPIED)
+    told = fields_of(caplog.records[0])
+    assert (told["updates"], told["deletes"], told["positions"]) == (2, 3, "0/3E8:3 0/7D0:1")
+    assert "'pgsluice messages --from 0/3E8:3 --limit 1'" in told["remedy"]
 
 
 def test_what_an_earlier_process_counted_is_not_told_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -95,7 +95,12 @@ class PostgresDestination:
 
     def new_sink(self) -> PostgresSink:
         settings = PostgresSinkSettings(
-            self._database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
+            self._database.settings,
+            sync_schema=True,
+            disable_foreign_keys=False,
+            sync_sequences=False,
+            lock_timeout_s=30,
+            on_missing_row="count",
         )
         return PostgresSink(self._settings, settings)
 

@@ -3,6 +3,7 @@
 a constraint refuses the folded outcome    each change by itself, in this batch
 the target refuses rows                    rows with labels, in this batch and the LABELLED_BATCHES after it
 the target's table of locks is full        no staging tables, in this batch and the STAGELESS_BATCHES after it
+changes met no row, and which is to be known   rows with labels, in this batch
 LAST_CHANGE_PASSES rejected changes        the first change of a refused row is taken out instead of the last one
 """
 
@@ -49,16 +50,22 @@ class Attempts:
         self._one_by_one = False
         self._labelled_batches = 0
         """How many more batches are written with labelled rows, because the target refused some: others may follow."""
+        self._names_missing = False
         self._stageless_batches = 0
 
     @property
     def labels_rows(self) -> bool:
+        return self.tries_rows or self._names_missing
+
+    @property
+    def tries_rows(self) -> bool:
+        """Whether rows that the target refuses are to be found, and the others merged."""
         return self._labelled_batches > 0
 
     @property
     def is_ordinary(self) -> bool:
         """Whether rows of the batch in hand, and of the next one, are written as those of any other."""
-        return not (self._one_by_one or self._labelled_batches)
+        return not (self._one_by_one or self.labels_rows)
 
     def limit_stages(self, most: int) -> None:
         """The target has no room for more than ``most``."""
@@ -83,6 +90,10 @@ class Attempts:
         """The target refuses rows, and which ones is to be known."""
         self._labelled_batches = LABELLED_BATCHES
 
+    def name_missing(self) -> None:
+        """Which changes of the batch in hand meet no row is to be known."""
+        self._names_missing = True
+
     def refusal(self, error: PieceError, batch: str) -> PgsluiceError | WriteAgain:
         """What to raise when the target refuses ``batch``. Folding skips states that the source went through; a unique constraint
         or a foreign key may have needed them."""
@@ -94,7 +105,7 @@ class Attempts:
                 "they are applied one by one",
                 Cause.TARGET,
             )
-        if error.concerns_rows and not self.labels_rows:
+        if error.concerns_rows and not self.tries_rows:
             self.label_rows()
             return WriteAgain()
         return self.failure(error.cause, error.table, f"applying {batch}")
@@ -108,7 +119,7 @@ class Attempts:
 
     def changes_applied(self) -> None:
         """A batch of changes was applied; the next one is written in another way only if that was to last."""
-        self._one_by_one = False
+        self._one_by_one = self._names_missing = False
         self._labelled_batches = max(0, self._labelled_batches - 1)
         self._stageless_batches = max(0, self._stageless_batches - 1)
 

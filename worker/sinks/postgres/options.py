@@ -20,7 +20,8 @@ from pgsluice.worker.sinks.sink_registry import SinkKind
 class PostgresSinkSettings:
     """``sync_schema``: create target tables that are missing. ``disable_foreign_keys``: apply under
     ``session_replication_role = replica``, as Postgres's own apply worker does; None: where the role may.
-    ``sync_sequences``: keep the target's sequences ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock."""
+    ``sync_sequences``: keep the target's sequences ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock.
+    ``on_missing_row``: ``merge.missing_rows``."""
 
     target: PostgresSettings = part(PostgresSettings, prefix="target-", database="target")
     sync_schema: bool = read(
@@ -59,6 +60,17 @@ class PostgresSinkSettings:
             "30s",
             "30s",
             minimum=1,
+        )
+    )
+    on_missing_row: str = read(
+        Option(
+            "on-missing-row",
+            Kind.TEXT,
+            "What becomes of an update or delete that meets no row, though no filter and no route leaves rows out: it is "
+            "counted, becomes a dead letter, or stops the worker",
+            "stop",
+            "count",
+            choices=("count", "dead-letter", "stop"),
         )
     )
     IGNORED: ClassVar[tuple[Option, ...]] = pg_flo.SCHEMA_DUMP_OPTIONS

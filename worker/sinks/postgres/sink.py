@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 import psycopg
 
@@ -23,6 +24,7 @@ from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.sinks.postgres.attempts import Attempts
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition
 from pgsluice.worker.sinks.postgres.merge.merge import Merge
+from pgsluice.worker.sinks.postgres.merge.missing_rows import OnMissing, missing_error, missing_rejection
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, RowMerge
 from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import (
@@ -37,7 +39,7 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.applied import AppliedRow, CopiedMessages, not_applied
 from pgsluice.worker.sinks.postgres.own.handed_text import HandoverDirectory
-from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
+from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables, Missing
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from pgsluice.worker.sinks.postgres.own.parked_text import check_parked
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
@@ -140,6 +142,8 @@ class PostgresSink:
         self._known_tables = KnownTables.of(settings.group, settings.name)
         self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._missed: Sequence[MissedChanges] = ()
+        self._on_missing = OnMissing.of(sink_settings.on_missing_row, is_replay=self._known_tables.worker != settings.name)
+        self._may_leave_out: Callable[[int, tuple[str, str]], bool] = lambda _oid, _source: False
         self._unchanged: UnchangedRows | None = None
         self._most_refused = settings.max_dead_letters
         self._writer = PostgresWriter(sink_settings, self._names, inline_bytes, self._policies, most_refused=self._most_refused)
@@ -257,6 +261,10 @@ class PostgresSink:
     def missed(self) -> Sequence[MissedChanges]:
         """The changes that met no row, by table, for ``CountingSink``."""
         return self._missed
+
+    def expect_missing(self, may_leave_out: Callable[[int, tuple[str, str]], bool]) -> None:
+        """For ``MissingRowSink``."""
+        self._may_leave_out = may_leave_out
 
     def unchanged(self) -> UnchangedRows | None:
         """For ``ComparingSink``. Not known of a commit whose answer was lost."""
@@ -376,9 +384,10 @@ class PostgresSink:
             check_staged(connection, batch.stages)
             check_parked(connection, batch.parked_tables)
             row_merge = None
-            if self._attempts.labels_rows:
+            if self._attempts.tries_rows:
                 row_merge = RowMerge(connection, session.targets, session.stages, RefusalBound(self._most_refused))
-            merge = Merge(connection, session.targets, session.stages, row_merge, session.referencing)
+            names_missing, referencing = self._attempts.labels_rows, session.referencing
+            merge = Merge(connection, session.targets, session.stages, row_merge, referencing, names_missing=names_missing)
             if batch.defines:
                 _merge_between_definitions(session, merge, batch.partitions)
             else:
@@ -386,6 +395,7 @@ class PostgresSink:
             if row_merge is not None and row_merge.rejections:
                 self._attempts.label_rows()
                 raise RejectedChanges(row_merge.rejections)
+            self._judge_missing(merge.missing)
             if len(batch.stages) <= DROPPED_AT_ONCE:
                 drop_stages(connection, batch.stages)
             self._known_tables.count_missed(connection, merge.missing)
@@ -393,6 +403,30 @@ class PostgresSink:
             self._in_doubt = batch.position
         if merge.missing:
             self._missed = self._known_tables.missed(connection)
+
+    def _judge_missing(self, missing: Missing) -> None:
+        """Has the batch written again where it is to be known which changes met no row. Raises RejectedChanges or TerminalError,
+        as ``on_missing_row`` says."""
+        faults = [each for each in missing if not self._may_leave_out(each.table.oid, each.table.source_name)]
+        if not faults:
+            return
+        if not self._attempts.labels_rows:
+            counted = {(each.oid, each.place) for each in self._missed}
+            if self._on_missing is OnMissing.COUNT and counted.issuperset(
+                (each.table.oid, (each.table.schema, each.table.name)) for each in faults
+            ):
+                return
+            self._attempts.name_missing()
+            raise WriteAgain
+        match self._on_missing:
+            case OnMissing.COUNT:
+                pass
+            case OnMissing.DEAD_LETTER:
+                raise RejectedChanges([missing_rejection(each) for each in faults])
+            case OnMissing.STOP:
+                raise missing_error(faults)
+            case unreachable:
+                assert_never(unreachable)
 
     def _clean_up(self, session: DriverSession, up_to_sequence: int) -> None:
         """Drops what the merge did not, and what attempts left whose work was done by others, of the lane that was applied up to

@@ -35,7 +35,9 @@ export function troublesOf({ status, problem, looked_at: time }) {
       note("warning", subject, `${plural(worker.dead_letters, "change was", "changes were")} set aside as dead letters`);
     }
     const missed = worker.missed.filter((each) => each.diverged);
-    missed.forEach((each) => note("warning", subject, `${count(each.changes)} changes of ${each.table} met no row in the target`));
+    missed.forEach((each) => {
+      note("warning", subject, `${count(each.changes)} changes of ${each.table} met no row in the target`, each.remedy);
+    });
   });
   return found.sort((one, other) => ORDER[one.severity] - ORDER[other.severity]);
 }

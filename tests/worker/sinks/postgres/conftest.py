@@ -48,7 +48,12 @@ class Target:
         self.inline_bytes = inline_bytes
         self.most_stages = most_stages
         self.settings = PostgresSinkSettings(
-            database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
+            database.settings,
+            sync_schema=True,
+            disable_foreign_keys=False,
+            sync_sequences=False,
+            lock_timeout_s=30,
+            on_missing_row="count",
         )
         self.user: str | None = None
         """The worker's role; the superuser when None."""

@@ -23,7 +23,7 @@ def writer() -> PostgresWriter:
     """It connects to nothing before it writes."""
     nowhere = PostgresSettings("", 0, "", "", "", "", "", "", "", "")
     settings = PostgresSinkSettings(
-        nowhere, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30
+        nowhere, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=30, on_missing_row="count"
     )
     return PostgresWriter(settings, StageNames("group", "worker"), inline_bytes=0)
 

@@ -83,6 +83,7 @@ def run(seed: int, source: Database, target: Database, user: str = "") -> Outcom
         disable_foreign_keys=not user,
         sync_sequences=False,
         lock_timeout_s=30,
+        on_missing_row="count",
     )
     if user:
         target.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
-from pgsluice.shared.rows.changes import DELETE, DefinitionChange, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import DELETE, INSERT, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import encode_columns, join_fields, join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
@@ -27,6 +27,8 @@ class BlamedPositions:
     def __init__(self, *, first: bool) -> None:
         self._first = first
         self._rows: dict[TableName, dict[bytes, Position]] = {}
+        self._came: dict[TableName, set[bytes]] = {}
+        """Keys whose rows are written whole: deleted later, they may be of no row at the target."""
 
     def add(self, message: MessageChanges) -> None:
         positions = [t.position(index) for t in message.transactions for index in range(t.first_change, t.end_change)]
@@ -40,17 +42,21 @@ class BlamedPositions:
                     assert_never(unreachable)
 
     def label(self, folded: FoldedPartition) -> FoldedPartition:
-        """``folded``, whose pieces all hold text, with two more columns: the row's number from 0 and its position."""
+        """``folded``, whose pieces all hold text, with two more columns: the row's number from 0 and its position. Keys that are
+        deleted and may be of no row are the last ones of their piece."""
         return replace(folded, pieces=tuple(self._labelled(piece) for piece in folded.pieces))
 
     def _add_part(self, part: TableChanges, positions: Sequence[Position]) -> None:
-        rows = self._rows.setdefault((part.table.schema, part.table.name), {})
+        name = part.table.schema, part.table.name
+        rows, came = self._rows.setdefault(name, {}), self._came.setdefault(name, set())
         new = _key_texts(part.table, _whole(part), len(part))
         old = new if part.old is None else _key_texts(part.table, part.old, len(part))
         for row, (operation, index) in enumerate(zip(part.operations, part.change_indexes, strict=True)):
             position = positions[index]
             if operation != DELETE:
                 self._blame(rows, new[row], position)
+                if operation == INSERT or all(column[row] is not UNCHANGED for column in part.new):
+                    came.add(new[row])
             if part.old_kinds is not None and part.old_kinds[row] != NO_OLD_ROW:
                 self._blame(rows, old[row], position)
 
@@ -63,9 +69,12 @@ class BlamedPositions:
         rows = self._rows[piece.table.schema, piece.table.name]
         has_fields = bool(piece.table.columns) or piece.kind is PieceKind.IN_ORDER
         before_labels = b"\t" if has_fields else b""
+        lines = split_lines(piece.content)
+        if piece.kind is PieceKind.DELETE:
+            came = self._came[piece.table.schema, piece.table.name]
+            lines.sort(key=came.__contains__)
         labelled = [
-            b"%b%b%d\t%b" % (line, before_labels, n, str(rows[_key_of(piece, line)]).encode())
-            for n, line in enumerate(split_lines(piece.content))
+            b"%b%b%d\t%b" % (line, before_labels, n, str(rows[_key_of(piece, line)]).encode()) for n, line in enumerate(lines)
         ]
         return replace(piece, content=join_lines(labelled))
 

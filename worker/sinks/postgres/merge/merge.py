@@ -16,7 +16,6 @@ round, as a cascade of the source's does (``referencing_keys``).
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -37,11 +36,13 @@ from pgsluice.worker.sinks.postgres.fold.piece import (
     StagedRows,
     inserts_together,
 )
+from pgsluice.worker.sinks.postgres.merge.missing_rows import count_missing, find_missing, merge_in_order
 from pgsluice.worker.sinks.postgres.merge.referencing_keys import ReferencingKeys
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
 from pgsluice.worker.sinks.postgres.own.handed_text import fetch_handed
+from pgsluice.worker.sinks.postgres.own.known_tables import Missing
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import fetch
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -51,6 +52,7 @@ from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_er
 
 _MOVES = (PieceKind.MOVE, PieceKind.MOVE_IN_ORDER)
 _WRITE_ORDER = (*_MOVES, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
+_IN_ORDER = (PieceKind.MOVE_IN_ORDER, PieceKind.IN_ORDER)
 _OVER_OTHERS = {PieceKind.INSERT: PieceKind.UPSERT, PieceKind.MOVE: PieceKind.MOVE_IN_ORDER}
 """What applies rows whose keys the target has already."""
 _JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.UPSERT, PieceKind.DELETE)
@@ -62,8 +64,8 @@ _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enab
 class Merge:
     """Merges over ``connection``, whose ``targets`` and ``stages`` are prepared for everything that the batch's pieces need.
 
-    ``missing`` counts changes that met no row, by table: not an error, the target may have been started without the row. What an
-    attempt counted that was taken back does not stay.
+    ``missing`` counts changes that met no row: not an error, the target may have been started without the row. What an attempt
+    counted that was taken back does not stay. ``names_missing``: the rows have labels, and their positions are to be known.
     ``row_merge`` merges what it can of a round that the target refuses; without it such a round raises.
     ``referencing`` knows the foreign keys that are checked; None where none is.
     """
@@ -73,7 +75,8 @@ class Merge:
     stages: SessionStages
     row_merge: RowMerge | None = None
     referencing: ReferencingKeys | None = None
-    missing: Counter[Table] = field(default_factory=Counter)
+    names_missing: bool = False
+    missing: Missing = field(default_factory=Missing)
 
     def apply(self, partitions: Sequence[FoldedPartition]) -> None:
         """Raises PieceError, DirectCopyError, or TerminalError for what a target table cannot do."""
@@ -189,7 +192,7 @@ class Merge:
             self._count_again_from(before)
             self._apply_all(deletes_first)
 
-    def _count_again_from(self, before: Counter[Table]) -> None:
+    def _count_again_from(self, before: Missing) -> None:
         self.missing.clear()
         self.missing.update(before)
 
@@ -246,6 +249,10 @@ class Merge:
         kind = piece.kind
         if kind is PieceKind.MOVE and not stage.target.has_exact_key:
             kind = PieceKind.MOVE_IN_ORDER  # keys that are told apart here may be the same one at the target
+        if self.names_missing and kind in _IN_ORDER:
+            self.missing.update(merge_in_order(self.connection, piece, stage, lambda rows: self._run(piece, rows, kind)))
+            return
+        found = find_missing(self.connection, piece, stage) if self.names_missing else None
         if kind in _OVER_OTHERS and piece.table.key:
             try:
                 with self.connection.transaction():
@@ -254,8 +261,10 @@ class Merge:
                 missing = self._run(piece, stage, _OVER_OTHERS[kind])
         else:
             missing = self._run(piece, stage, kind)
-        if missing > 0:
-            self.missing[piece.table] += missing
+        if found is not None:
+            self.missing.update(found)
+        elif missing > 0:
+            self.missing.update(count_missing(self.connection, piece, missing))
 
     def _run(self, piece: Piece, stage: Stage, kind: PieceKind) -> int:
         """How many of the piece's changes met no row."""

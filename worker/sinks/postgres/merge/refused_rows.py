@@ -138,8 +138,9 @@ class _Source:
         return stages.of(rows, self.target)
 
     def rows(self, low: int, high: int) -> Piece:
-        """How many of them meet no row at the target is not counted."""
-        return replace(self.piece, rows=high - low, absent=high - low)
+        """The rows that may be absent are the last ones."""
+        absent = max(0, high - max(low, self.piece.rows - self.piece.absent))
+        return replace(self.piece, rows=high - low, absent=absent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,19 @@ def delete_statement(target: TargetTable, stage: sql.Composable) -> Statement:
     return _delete(target, stage, _on_key(target, "c"))
 
 
+def unmatched_query(target: TargetTable, kind: PieceKind, stage: sql.Composable, absent: int) -> Statement:
+    """The positions of the rows of ``stage``, which has labels, that meet no row; the last ``absent`` of them may."""
+    missing = sql.SQL("NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(
+        target.rows, _on_key(target, "c" if kind is PieceKind.PATCH else "k")
+    )
+    if kind is PieceKind.MOVE:
+        missing = sql.SQL("{} AND NOT ({})").format(missing, _is_whole(target))
+    return sql.SQL(
+        "SELECT staged.position FROM {stage} AS staged WHERE {missing}"
+        " AND staged.n <= (SELECT max(s.n) FROM {stage} AS s) - {absent} ORDER BY staged.n"
+    ).format(stage=stage, missing=missing, absent=sql.Literal(absent))
+
+
 def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool) -> Statement:
     tables = _COMMA.join(target.rows for target in targets)
     return sql.SQL("TRUNCATE TABLE {}{}").format(tables, sql.SQL(" RESTART IDENTITY" if restart_identity else ""))
@@ -323,6 +336,7 @@ DECLARE
     found_table oid;
     found_row tid;
     missing bigint := 0;
+    missing_deletes bigint := 0;
 BEGIN
     FOR staged IN SELECT s.* FROM {stage} AS s ORDER BY s.ord LOOP
         IF staged.op = 'I' THEN
@@ -332,6 +346,7 @@ BEGIN
         SELECT target.tableoid, target.ctid INTO found_table, found_row FROM {rows} AS target WHERE {same} LIMIT 1;
         IF NOT FOUND THEN
             missing := missing + 1;
+            missing_deletes := missing_deletes + (staged.op = 'D')::int;
         ELSIF staged.op = 'D' THEN
             DELETE FROM {rows} AS target WHERE target.tableoid = found_table AND target.ctid = found_row;
         ELSE
@@ -339,6 +354,7 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM set_config('pgsluice.missing', missing::text, true);
+    PERFORM set_config('pgsluice.missing_deletes', missing_deletes::text, true);
 END
 """
 

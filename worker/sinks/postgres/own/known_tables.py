@@ -10,6 +10,8 @@ column_names, column_numbers  what the source called or calls its columns, and `
 column_types                  the source's types of its columns when it was seen last, by name (text for one that was made as text
                               for want of its type); NULL where that is not known
 missed, missed_since          changes that met no row, and when the first of them was applied; 0 and NULL without any
+missed_updates, …_deletes     those of them whose kind is known
+missed_positions              of the first of them, MOST_POSITIONS at most
 
 So a name that is new for a known table is either another route or a rename, and a table or a column that was renamed at the
 target is found again. It is forgotten together with the worker's position.
@@ -20,13 +22,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from operator import itemgetter
+from typing import NamedTuple
 
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import replayed_worker
+from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -35,6 +39,9 @@ from pgsluice.worker.sinks.sink import MissedChanges
 
 Name = tuple[str, str]
 """Schema and name."""
+
+MOST_POSITIONS = 10
+"""Of changes of a table that met no row: enough to see what they have in common."""
 
 _DATABASE = (
     "(SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database())"
@@ -66,14 +73,18 @@ _OTHERS = sql.SQL(
     + _DATABASE
 ).format(_TABLE)
 _COUNT = sql.SQL(
-    "UPDATE {} SET missed = missed + %s, missed_since = coalesce(missed_since, now())"
+    "UPDATE {} SET missed = missed + %s, missed_updates = missed_updates + %s, missed_deletes = missed_deletes + %s,"
+    " missed_positions = (missed_positions || %s::text[])[1:" + str(MOST_POSITIONS) + "],"
+    " missed_since = coalesce(missed_since, now())"
     " WHERE group_name = %s AND worker = %s AND oid = %s::oid AND table_schema = %s AND table_name = %s"
 ).format(_TABLE)
 _CLEAR = sql.SQL(
-    "UPDATE {} SET missed = 0, missed_since = NULL WHERE group_name = %s AND worker = %s AND missed > 0 AND oid = %s::oid"
+    "UPDATE {} SET missed = 0, missed_since = NULL, missed_updates = 0, missed_deletes = 0, missed_positions = ARRAY[]::text[]"
+    " WHERE group_name = %s AND worker = %s AND missed > 0 AND oid = %s::oid"
 ).format(_TABLE)
 _MISSED = sql.SQL(
-    "SELECT oid::bigint, source_schema, source_name, table_schema, table_name, missed, missed_since FROM {}"
+    "SELECT oid::bigint, source_schema, source_name, table_schema, table_name, missed, missed_since,"
+    " missed_updates, missed_deletes, missed_positions FROM {}"
     " WHERE group_name = %s AND worker = %s AND missed > 0 ORDER BY table_schema, table_name, oid"
 ).format(_TABLE)
 _NAME_OF = "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s::oid"
@@ -92,6 +103,17 @@ class KnownTable:
     target_oid: int
     columns: Mapping[str, int]
     types: Mapping[str, str]
+
+
+class MissedChange(NamedTuple):
+    """An update or a delete. ``position`` is None where only their number is known."""
+
+    table: Table
+    is_delete: bool
+    position: Position | None
+
+
+Missing = Counter[MissedChange]
 
 
 Known = Mapping[int, Sequence[KnownTable]]
@@ -202,13 +224,18 @@ class KnownTables:
             if connection.execute(_IS_THERE, parameters).rowcount:
                 raise _renamed(table, entry, is_taken=found_oid is not None)
 
-    def count_missed(self, connection: Connection, missed: Mapping[Table, int]) -> None:
+    def count_missed(self, connection: Connection, missed: Missing) -> None:
         """For the transaction that applied the changes."""
-        places: Counter[tuple[int, Name]] = Counter()
-        for table, changes in missed.items():
-            places[table.oid, _place(table)] += changes
-        for (oid, place), changes in sorted(places.items()):
-            connection.execute(_COUNT, [changes, *self._owner, oid, *place])
+        places: defaultdict[tuple[int, Name], Missing] = defaultdict(Missing)
+        for each, changes in missed.items():
+            places[each.table.oid, _place(each.table)][each] += changes
+        for (oid, place), counted in sorted(places.items(), key=itemgetter(0)):
+            kinds: Counter[bool] = Counter()
+            for each, changes in counted.items():
+                kinds[each.is_delete] += changes
+            positions = sorted({each.position for each in counted if each.position is not None})[:MOST_POSITIONS]
+            values = [counted.total(), kinds[False], kinds[True], list(map(str, positions))]
+            connection.execute(_COUNT, [*values, *self._owner, oid, *place])
 
     def clear_missed(self, connection: Connection, tables: Iterable[Table]) -> None:
         """For tables that are emptied and filled again."""
@@ -218,10 +245,10 @@ class KnownTables:
     def missed(self, connection: Connection) -> list[MissedChanges]:
         """By table, in the order of names."""
         found = []
-        for oid, *names, changes, since in connection.execute(_MISSED, self._owner).fetchall():
-            source_schema, source_name, schema, name = names
-            assert isinstance(since, datetime)
-            found.append(MissedChanges(oid, (source_schema, source_name), (schema, name), changes, since.isoformat()))
+        for row in connection.execute(_MISSED, self._owner).fetchall():
+            oid, source_schema, source_name, schema, name, changes, since, updates, deletes, positions = row
+            source, place, parsed = (source_schema, source_name), (schema, name), tuple(map(Position.parse, positions))
+            found.append(MissedChanges(oid, source, place, changes, since.isoformat(), updates, deletes, parsed))
         return found
 
     @property

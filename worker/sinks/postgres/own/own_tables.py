@@ -71,6 +71,9 @@ CREATE TABLE {} (
     column_types jsonb,
     missed bigint NOT NULL DEFAULT 0,
     missed_since timestamptz,
+    missed_updates bigint NOT NULL DEFAULT 0,
+    missed_deletes bigint NOT NULL DEFAULT 0,
+    missed_positions text[] NOT NULL DEFAULT ARRAY[]::text[],
     PRIMARY KEY (group_name, worker, oid, table_schema, table_name)
 )
 """,
@@ -84,6 +87,9 @@ _ADDED_COLUMNS = (
     ("applied", "run_unchanged", "bigint NOT NULL DEFAULT 0"),
     ("copied", "unchanged", "bigint NOT NULL DEFAULT 0"),
     ("tables", "column_types", "jsonb"),
+    ("tables", "missed_updates", "bigint NOT NULL DEFAULT 0"),
+    ("tables", "missed_deletes", "bigint NOT NULL DEFAULT 0"),
+    ("tables", "missed_positions", "text[] NOT NULL DEFAULT ARRAY[]::text[]"),
 )
 """Which an earlier version may have made its tables without."""
 

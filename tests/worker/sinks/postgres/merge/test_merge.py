@@ -185,6 +185,8 @@ def test_changes_that_meet_no_row_are_counted_and_do_no_harm(target: Target) -> 
     )
     assert orders(target) == [("1", "a", "b")]
     assert missed(target) == {"events": 1, "orders": 2}
+    kinds = {each.place[1]: (each.updates, each.deletes, len(each.positions)) for each in target.sink.missed()}
+    assert kinds == {"events": (1, 0, 1), "orders": (1, 1, 2)}
     target.apply(delete(ORDERS, b"8", None, None))
     since = {each.place[1]: each.since for each in target.sink.missed()}
     target.apply(delete(ORDERS, b"8", None, None), insert(ORDERS, b"8", b"a", b"b"), delete(ORDERS, b"8", None, None))

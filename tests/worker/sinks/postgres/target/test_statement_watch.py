@@ -61,7 +61,12 @@ def watched(target_database: Database, monkeypatch: pytest.MonkeyPatch) -> Itera
     target_database.execute("CREATE TABLE t (id integer)")
     session = Watched(
         PostgresSinkSettings(
-            target_database.settings, sync_schema=True, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=0
+            target_database.settings,
+            sync_schema=True,
+            disable_foreign_keys=False,
+            sync_sequences=False,
+            lock_timeout_s=0,
+            on_missing_row="count",
         )
     )
     yield session
