@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pgsluice.console.columns import format_bytes
+from pgsluice.shared.alerts.missing_rows import counted, is_divergence, missed_remedy
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.lag import UNKNOWN_LAG, Lag, copy_lag, measure_lag
 from pgsluice.shared.broker.ledger import LedgerContent
-from pgsluice.shared.broker.missed_reports import counted, is_divergence, missed_remedy
 from pgsluice.shared.broker.streams import ChangeStream, StreamState
 from pgsluice.shared.broker.worker_records import LEASE_DURATION_S, MissedReport, WorkerReport, lease_key
 from pgsluice.shared.units.unit_states import SILENT_WORKER_S, UnitState, forget_advice

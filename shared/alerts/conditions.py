@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pgsluice.shared.alerts.missing_rows import counted, is_divergence, missed_remedy
 from pgsluice.shared.alerts.slot_record import SlotRecord, remedy_of_loss
 from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import Lag
 from pgsluice.shared.broker.ledger import Phase, TableRecord
-from pgsluice.shared.broker.missed_reports import counted, is_divergence, missed_remedy
 from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.shared.pipelines.run_facts import RunFacts

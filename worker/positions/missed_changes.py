@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.missed_reports import missed_remedy
+from pgsluice.shared.alerts.missing_rows import missed_remedy
 from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.sinks.abilities import CountingSink
