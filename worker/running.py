@@ -27,7 +27,7 @@ from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.metrics.batch_figures import BatchFigures
 from pgsluice.worker.metrics.worker_metrics import WorkerMetrics
 from pgsluice.worker.positions.check import Start
-from pgsluice.worker.positions.missed_changes import MissedChangesLog
+from pgsluice.worker.positions.missed_changes import MissedChangesLog, is_expected
 from pgsluice.worker.positions.report import BatchLog, ProgressReport
 from pgsluice.worker.positions.target import CopyEnd, DrainTarget
 from pgsluice.worker.sinks.abilities import ComparingSink, EventSink, TwoLaneSink, WholeTransactionSink
@@ -146,6 +146,8 @@ class RunningWorker:
         if isinstance(self.sink, ComparingSink):
             self.report.note_unchanged(self.sink.unchanged())
         self.report.note(applied, batch)
-        self.report.note_missed(self.missed_log.note(self.ownership.newest))
+        missed = self.missed_log.note(self.ownership.newest)
+        self.report.note_missed(missed)
+        self.metrics.note_missed([each for each in missed if not is_expected(each, self.transformation)])
         self.batch_log.note(applied, figures.changes, batch.seconds)
         self.pulse.progressed()

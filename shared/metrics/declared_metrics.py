@@ -199,6 +199,14 @@ FILTERED_CHANGES = Metric(
     _W,
     ("table",),
 )
+MISSING_ROWS = Metric(
+    "pgsluice_missing_rows",
+    _GAUGE,
+    "Changes that met no row in the sink since the table was copied, though no filter and no route leaves rows out, by the table "
+    "that they go to and by operation: update, delete",
+    _W,
+    ("table", "operation"),
+)
 BATCH_RETRIES = Metric(
     "pgsluice_batch_retries_total", _COUNTER, "Batches that failed for a passing cause and were tried again", _W, ("cause",)
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from pgsluice.shared.errors import Cause
 from pgsluice.shared.metrics import declared_metrics as metrics
@@ -14,6 +15,7 @@ from pgsluice.shared.metrics.metric import BYTES, CHANGES, SECONDS, Histogram, S
 from pgsluice.shared.wire.position import POSTGRES_EPOCH
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry, LetterState
 from pgsluice.worker.metrics.batch_figures import BatchFigures
+from pgsluice.worker.sinks.sink import MissedChanges
 
 _STAGES = ("plan", "write", "commit")
 _EPOCH_S = POSTGRES_EPOCH.timestamp()
@@ -32,6 +34,7 @@ class WorkerMetrics:
         self._bytes = Histogram(BYTES)
         self._applied: Counter[tuple[str, str]] = Counter()
         self._filtered: Counter[str] = Counter()
+        self._missing: Counter[tuple[str, str]] = Counter()
         self._retries: Counter[Cause] = Counter()
 
     def follow(self, registry: DeadLetterRegistry) -> None:
@@ -43,6 +46,15 @@ class WorkerMetrics:
     def note_retry(self, cause: Cause) -> None:
         """A batch failed, and is tried again."""
         self._retries[cause] += 1
+
+    def note_missed(self, missed: Sequence[MissedChanges]) -> None:
+        """All changes that met no row and should have, so far."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for each in missed:
+            table = self._names.label(".".join(each.place))
+            counts[table, "update"] += each.updates
+            counts[table, "delete"] += each.deletes
+        self._missing = counts
 
     def note_batch(self, figures: BatchFigures) -> None:
         """A batch is applied, just now."""
@@ -67,6 +79,7 @@ class WorkerMetrics:
             metrics.BATCH_BYTES.of(self._bytes.read()),
             *(metrics.APPLIED_CHANGES.at(count, *labels) for labels, count in list(self._applied.items())),
             *(metrics.FILTERED_CHANGES.at(count, table) for table, count in list(self._filtered.items())),
+            *(metrics.MISSING_ROWS.at(count, *labels) for labels, count in self._missing.items()),
             *(metrics.BATCH_RETRIES.at(self._retries[cause], cause) for cause in Cause),
             *self._letters(),
         ]

@@ -8,7 +8,7 @@ import pytest
 
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.metrics import asked_looks, health
-from pgsluice.shared.metrics.declared_metrics import FILTERED_CHANGES
+from pgsluice.shared.metrics.declared_metrics import FILTERED_CHANGES, MISSING_ROWS
 from pgsluice.shared.metrics.metric import Shown
 from pgsluice.shared.wire.names import GroupNames
 from tests.endpoints import ANY_PORT, ask, not_shown, scraped
@@ -63,7 +63,7 @@ def test_a_worker_shows_what_it_applies_and_is_ill_while_its_sink_hangs(
     assert found["pgsluice_activity"] == {("starting",): 0, ("working",): 1, ("paused",): 0, ("ending",): 0}
     others = ("pgsluice_search_", "pgsluice_subscription", "pgsluice_kafka_", "pgsluice_run_")
     of_others = {name for name in not_shown(address, Shown.WORKER) if not name.startswith(others)}
-    assert of_others == {FILTERED_CHANGES.name}
+    assert of_others == {FILTERED_CHANGES.name, MISSING_ROWS.name}
     stage.stop()
     with pytest.raises(OSError, match="refused"):
         ask(address, "/healthz")
