@@ -1,0 +1,57 @@
+"""Parents that exchange what children refer to, while children stay: no action of the target follows the exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from tests.changes_builder import Change, insert, table, update
+from tests.worker.sinks.postgres.conftest import Target
+from tests.worker.sinks.postgres.test_targets_own_life import ordinary_role, target  # noqa: F401  fixtures
+
+PARENT = table("public.parent", "id int4", "email text")
+CHILD = table("public.child", "id int4", "parent_id int4", "email text")
+FOREIGN_KEY = "child_fkey"
+
+EXCHANGED_KEYS = (
+    update(PARENT, b"900", b"a", old=(b"1", None)),
+    update(PARENT, b"1", b"b", old=(b"2", None)),
+    update(PARENT, b"2", b"a", old=(b"900", None)),
+)
+EXCHANGED_VALUES = (update(PARENT, b"1", b"third"), update(PARENT, b"2", b"a"), update(PARENT, b"1", b"b"))
+
+
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
+@pytest.mark.parametrize(
+    ("columns", "exchange"),
+    [("(parent_id) REFERENCES parent (id)", EXCHANGED_KEYS), ("(email) REFERENCES parent (email)", EXCHANGED_VALUES)],
+    ids=["keys", "unique values"],
+)
+def test_children_stay_or_the_foreign_key_is_named(
+    target: Target,  # noqa: F811
+    columns: str,
+    exchange: Sequence[Change],
+    action: str,
+) -> None:
+    target.make(
+        "CREATE TABLE parent (id int PRIMARY KEY, email text UNIQUE);"
+        " CREATE TABLE child (id int PRIMARY KEY, parent_id int, email text);"
+        f" ALTER TABLE child ADD CONSTRAINT {FOREIGN_KEY} FOREIGN KEY {columns} ON UPDATE {action} DEFERRABLE INITIALLY DEFERRED"
+    )
+    target.apply(insert(PARENT, b"1", b"a"), insert(PARENT, b"2", b"b"), insert(CHILD, b"1", b"1", b"a"))
+    batch = [target.messages(exchange)]
+    for _ in range(5):
+        try:
+            target.commit(batch)
+        except TransientError:
+            continue
+        except (RejectedChanges, TerminalError) as refused:
+            reasons = [each.reason for each in refused.rejections] if isinstance(refused, RejectedChanges) else [str(refused)]
+            assert any(f"constraint '{FOREIGN_KEY}'" in reason for reason in reasons)
+            break
+        assert target.table("public", "parent") == [("1", "b"), ("2", "a")]
+        break
+    assert target.table("public", "child") == [("1", "1", "a")]
