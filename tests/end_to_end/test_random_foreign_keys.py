@@ -96,8 +96,7 @@ def test_every_look_at_the_target_sees_a_commit_of_the_source_whoever_is_killed(
 ) -> None:
     run = Run(seed, source_database, target_database)
     own = OwnThings(target_database, run.twin)
-    keys = configuration(group, source_database, target_database, nats_server) | {"target-disable-foreign-keys": True}
-    watch, refusal = run.kill_under_load(keys, own)
+    watch, refusal = run.kill_under_load(configuration(group, source_database, target_database, nats_server), own)
     assert refusal == ""
     assert watch.torn == []
     assert watch.backwards == []

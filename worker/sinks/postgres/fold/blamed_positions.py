@@ -80,8 +80,15 @@ class BlamedPositions:
 
 
 def joined(pieces: Sequence[Piece], *, labelled: bool) -> Piece:
-    """One piece of the rows of several, which are of one table and kind and hold text. Rows with labels are numbered anew."""
-    lines = [line for piece in pieces if isinstance(piece.content, bytes) for line in split_lines(piece.content)]
+    """One piece of the rows of several, which are of one table and kind and hold text. Rows with labels are numbered anew; those
+    that may be of no row are the last ones again."""
+    lines, absent_lines = list[bytes](), list[bytes]()
+    for piece in pieces:
+        if isinstance(piece.content, bytes):
+            own = split_lines(piece.content)
+            lines += own[: len(own) - piece.absent]
+            absent_lines += own[len(own) - piece.absent :]
+    lines += absent_lines
     if labelled:
         fields = [split_fields(line) for line in lines]
         lines = [join_fields([*row[:-2], b"%d" % n, row[-1]]) for n, row in enumerate(fields)]
