@@ -22,8 +22,10 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-KILLS = 8
-LONGEST_LIFE_S = 4.0
+KILLS = 6
+LONGEST_LIFE_S = 3.0
+"""Of what was seen to do its work."""
+LONGEST_START_S = 120.0
 CATCH_UP_DEADLINE_S = 300.0
 
 
@@ -61,7 +63,7 @@ class Run:
                 writing = threading.Thread(target=load.run_until, args=[stopping])
                 writing.start()
                 try:
-                    self._kill(group, own)
+                    self._kill(group, watch, own)
                 finally:
                     stopping.set()
                     writing.join()
@@ -73,15 +75,21 @@ class Run:
                 print(f"{load.newest} commits, {load.refused} statements refused, {len(watch.seen)} states seen")
             return watch, self._refusal(group)
 
-    def _kill(self, group: GroupUnderTest, own: OwnThings | None) -> None:
+    def _kill(self, group: GroupUnderTest, watch: StateWatch, own: OwnThings | None) -> None:
         never = threading.Event()
         for kill in range(KILLS):
             if own is not None and kill == KILLS // 2:
                 own.mark()
-            never.wait(self._choose.uniform(0.1, LONGEST_LIFE_S))
-            process = self._choose.choice((group.replicator, group.worker))
+            before = watch.newest
+            wait_until(
+                lambda before=before: watch.newest > before or self._refusal(group) != "",  # type: ignore[misc]
+                deadline_s=LONGEST_START_S,
+                what="another commit at the target",
+            )
             if self._refusal(group):
                 return
+            never.wait(self._choose.uniform(0.0, LONGEST_LIFE_S))
+            process = self._choose.choice((group.replicator, group.worker))
             process.kill()
             process.start()
 
@@ -100,6 +108,7 @@ def test_every_look_at_the_target_sees_a_commit_of_the_source_whoever_is_killed(
     assert refusal == ""
     assert watch.torn == []
     assert watch.backwards == []
+    assert len(watch.seen) > KILLS
     assert own.losses(acts=False) == []
 
 
