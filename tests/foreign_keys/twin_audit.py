@@ -76,7 +76,8 @@ def _rows(connection: Connection, query: str) -> frozenset[Any]:
 
 class StateWatch:
     """Looks at the target all the time. ``torn`` are looks that saw no commit of the source, ``backwards`` those that saw an
-    earlier one than before."""
+    earlier one than before. It gives way before a deadlock is looked for: it holds tables that a TRUNCATE of the worker wants
+    while it waits for others that the worker has."""
 
     def __init__(self, database: Database, query: str, states: Mapping[int, State]) -> None:
         self._database = database
@@ -100,6 +101,7 @@ class StateWatch:
     def _watch(self) -> None:
         while not self._stopping.wait(0.1):
             with contextlib.suppress(psycopg.OperationalError), self._database.connect() as connection:
+                connection.execute("SET lock_timeout = '300ms'")
                 while not self._stopping.wait(0.01):
                     self._look(connection.execute(self._query).fetchone())
 
