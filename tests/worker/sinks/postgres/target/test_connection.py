@@ -81,7 +81,12 @@ def test_a_standby_as_the_target_is_named() -> None:
         (server.data_directory / "standby.signal").touch()
         server.start()
         settings = PostgresSinkSettings(
-            server.settings_for("postgres"), sync_schema=False, disable_foreign_keys=False, sync_sequences=False, lock_timeout_s=1
+            server.settings_for("postgres"),
+            sync_schema=False,
+            disable_foreign_keys=False,
+            sync_sequences=False,
+            lock_timeout_s=1,
+            on_missing_row="count",
         )
         with pytest.raises(TransientError, match="is a standby, which takes no writes: set target-host to the primary"):
             connect(settings, "test")
