@@ -19,7 +19,7 @@ from pgsluice.shared.wire.definition import VERSION as MESSAGE_VERSION
 from pgsluice.shared.wire.names import PAD_PREFIX, SOURCE_SCHEMA, GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
-VERSION = 2
+VERSION = 3
 """Of the functions. Another one is installed over what is there."""
 
 LOCK_TIMEOUT_MS = 500  # for as long, whoever alters tables waits for an installation
