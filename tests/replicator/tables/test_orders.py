@@ -88,6 +88,7 @@ def ordered(streaming: StreamingGroup) -> Ordered:
     group.source.execute("CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing")
     group.source.execute("CREATE TABLE p (id bigint, v text) PARTITION BY RANGE (id)")
     group.source.execute("CREATE TABLE p1 PARTITION OF p (PRIMARY KEY (id)) FOR VALUES FROM (0) TO (10)")
+    group.source.execute("ALTER TABLE p REPLICA IDENTITY FULL; ALTER TABLE p1 REPLICA IDENTITY FULL")
     group.source.execute("CREATE FOREIGN TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) SERVER nowhere")
     group.insert("p", 1, 3)
     removed = group.ordered("remove", "public.removed", "returns")
