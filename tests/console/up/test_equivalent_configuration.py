@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from pgsluice.console import program
 from pgsluice.console.up.equivalent_configuration import equivalent_configuration
 from pgsluice.shared import config
 from pgsluice.shared.config.declaration import CONFIG
@@ -19,13 +24,23 @@ from pgsluice.shared.config.settings import ReplicatorSettings, WorkerSettings
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.file.options import FileSinkSettings
-from pgsluice.worker.sinks.sink_registry import sink_settings
-from tests.configuration import REQUIRED, Readers, load_from
+from pgsluice.worker.sinks.sink_registry import SINKS, find_sink, sink_settings
+from tests.configuration import BY_NAME, REQUIRED, Readers, load_from
 
 Flags = dict[str, str | tuple[str, ...]]
 
+SECRET = "whsec_" + base64.b64encode(b"x" * 32).decode()
+"""Of a form that every secret may have."""
 WITH_OTHERS: dict[str, Flags] = {
-    "nats-user": {"nats-password": "hunter2"},
+    "kafka-sasl": {"kafka-user": "u", "kafka-password": SECRET},
+    "kafka-user": {"kafka-sasl": "scram-sha-512", "kafka-password": SECRET},
+    "kafka-password": {"kafka-sasl": "scram-sha-512", "kafka-user": "u"},
+    "kafka-password-file": {"kafka-sasl": "scram-sha-512", "kafka-user": "u"},
+    "search-allow-indexes": {"search-allow-indexes": "pgsluice-*"},
+    "search-user": {"search-password": SECRET},
+    "search-password": {"search-user": "u"},
+    "search-password-file": {"search-user": "u"},
+    "nats-user": {"nats-password": SECRET},
     "nats-password": {"nats-user": "u"},
     "nats-password-file": {"nats-user": "u"},
     "worker-source": {"worker-source": "replicator"},
@@ -35,10 +50,28 @@ WITH_OTHERS: dict[str, Flags] = {
 READERS = [(ReplicatorSettings,), *((WorkerSettings, settings) for settings in sink_settings().values())]
 
 
+LINE_OPTIONS = (
+    "transactions",
+    "format",
+    "row-layout",
+    "column-case",
+    "include-before",
+    "column-ids",
+    "debezium-name",
+    "debezium-database",
+)
+
+
+def write_files(directory: Path) -> None:
+    """A secret, and what is empty to all that read YAML."""
+    (directory / "some.file").write_text(SECRET)
+    (directory / "some.yaml").write_text("tables: {}\n")
+
+
 def example(option: Option, file: Path) -> str | tuple[str, ...]:
     if option.kind is Kind.FILE:
-        return str(file)
-    text = "hunter2" if option.example.startswith("${") else option.example
+        return str(file if option.content_of else file.with_suffix(".yaml"))
+    text = SECRET if option.example.startswith("${") else option.example
     return (text,) if option.kind is Kind.PAIRS else text
 
 
@@ -47,7 +80,19 @@ def required(readers: Readers) -> Flags:
     return {**examples, **REQUIRED}
 
 
-def given_in_turn(readers: Readers, file: Path) -> Iterator[Flags]:
+def with_others(option: Option, file: Path) -> Flags:
+    """What has to be given with it."""
+    others = {"nats-stream": "orders"} if option.name in LINE_OPTIONS else {}
+    if option.name in ("kafka-client-cert", "kafka-client-key"):
+        others = dict.fromkeys(("kafka-client-cert", "kafka-client-key"), str(file.with_suffix(".yaml")))
+    return {**others, **WITH_OTHERS.get(option.name, {})}
+
+
+def nothing_to_check(settings: object) -> None:
+    pass
+
+
+def given_in_turn(readers: Readers, file: Path, check: Callable[[Any], None] = nothing_to_check) -> Iterator[Flags]:
     """Every option by its example, as many at a time as do not exclude each other."""
     urls = [option.name for option in config.options_of(*readers) if option.kind is Kind.DATABASE]  # whose parts are given
     left = [option for option in config.options_of(*readers) if option is not CONFIG and not option.no_effect]
@@ -55,9 +100,9 @@ def given_in_turn(readers: Readers, file: Path) -> Iterator[Flags]:
     while left:
         flags, others = required(readers), []
         for option in left:
-            more = flags | {option.name: example(option, file)} | WITH_OTHERS.get(option.name, {})
+            more = flags | {option.name: example(option, file)} | with_others(option, file)
             try:
-                load_from(more, {}, *readers)
+                check(config.make(readers[-1], load_from(more, {}, *readers)))
                 flags = more
             except UsageError:
                 others.append(option)
@@ -68,7 +113,7 @@ def given_in_turn(readers: Readers, file: Path) -> Iterator[Flags]:
 
 @pytest.mark.parametrize("readers", READERS, ids=lambda readers: readers[-1].__name__)
 def test_what_reads_the_file_gets_what_was_given(tmp_path: Path, readers: Readers) -> None:
-    (tmp_path / "some.file").write_text("hunter2")
+    write_files(tmp_path)
     for flags in given_in_turn(readers, tmp_path / "some.file"):
         values = load_from(flags, {}, *readers)
         equivalent = equivalent_configuration(values, {})
@@ -76,8 +121,40 @@ def test_what_reads_the_file_gets_what_was_given(tmp_path: Path, readers: Reader
         again = load_from({"config": str(tmp_path / "pgsluice.yaml")}, equivalent.variables, *readers)
         for settings in readers:
             assert config.make(settings, again) == config.make(settings, values)
-        assert "hunter2" not in equivalent.text
-        assert "hunter2" not in repr(equivalent)
+        assert SECRET not in equivalent.text
+        assert SECRET not in repr(equivalent)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_up_takes_every_option_of_every_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sink: str
+) -> None:
+    """As ``--print-config`` shows; a command that was told that reads the same."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_files(tmp_path)
+    settings = sink_settings()[sink]
+    target = {} if sink == "postgres" else {"target-host", "target-dbname", "target-user"}
+    for flags in given_in_turn((settings,), tmp_path / "some.file", find_sink(sink).check):
+        given = {name: text for name, text in flags.items() if name not in target}
+        arguments = [f"--{name}={text if isinstance(text, str) else text[0]}" for name, text in given.items()]
+        code = program.run(["up", "--worker", sink, f"--state-dir={tmp_path}/state", "--print-config", *arguments])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        (tmp_path / "pgsluice.yaml").write_text(printed.out)
+        secrets = {variable: text_of(flags, variable) for variable in re.findall(r"\$\{(\w+)\}", printed.out)}
+        again = load_from({"config": str(tmp_path / "pgsluice.yaml")}, secrets, WorkerSettings, settings)
+        assert config.make(settings, again) == config.make(settings, load_from(flags, {}, settings))
+
+
+def text_of(flags: Flags, variable: str) -> str:
+    [text] = [
+        text
+        for name, text in flags.items()
+        if variable in (BY_NAME[name].variable, BY_NAME[BY_NAME[name].content_of or name].variable)
+    ]
+    if isinstance(text, tuple):
+        return json.dumps(dict(pair.split("=", 1) for pair in text))
+    return text if not Path(text).is_file() else Path(text).read_text()
 
 
 def test_paths_are_written_as_they_are_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
