@@ -12,8 +12,8 @@ from tests.changes_builder import Change, insert, table, update
 from tests.worker.sinks.postgres.conftest import Target
 from tests.worker.sinks.postgres.test_targets_own_life import ordinary_role, target  # noqa: F401  fixtures
 
-PARENT = table("public.parent", "id int4", "email text")
-CHILD = table("public.child", "id int4", "parent_id int4", "email text")
+PARENT = table("public.parent", "id integer", "email text")
+CHILD = table("public.child", "id integer", "parent_id integer", "email text")
 FOREIGN_KEY = "child_fkey"
 
 EXCHANGED_KEYS = (
@@ -64,7 +64,10 @@ def test_children_that_follow_at_the_source_follow_once_where_tables_refer_to_ea
         f" ALTER TABLE first ADD CONSTRAINT {FOREIGN_KEY} FOREIGN KEY (second_id) REFERENCES second ON UPDATE CASCADE DEFERRABLE;"
         " ALTER TABLE second ADD FOREIGN KEY (first_id) REFERENCES first DEFERRABLE INITIALLY DEFERRED"
     )
-    first, second = table("public.first", "id int4", "second_id int4"), table("public.second", "id int4", "first_id int4")
+    first, second = (
+        table("public.first", "id integer", "second_id integer"),
+        table("public.second", "id integer", "first_id integer"),
+    )
     rows = (insert(second, b"1", None), insert(second, b"2", None), insert(first, b"1", b"1"), insert(first, b"2", b"2"))
     target.apply(*rows)
     target.apply(

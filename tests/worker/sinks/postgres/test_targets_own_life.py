@@ -16,8 +16,8 @@ from tests.changes_builder import Change, delete, insert, table, truncate, updat
 from tests.servers import Database
 from tests.worker.sinks.postgres.conftest import Target
 
-PARENT = table("public.parent", "id int4", "email text", "document text")
-CHILD = table("public.child", "id int4", "parent_id int4")
+PARENT = table("public.parent", "id integer", "email text", "document text")
+CHILD = table("public.child", "id integer", "parent_id integer")
 TARGETS_OWN = """
     CREATE TABLE parent (id int PRIMARY KEY, email text UNIQUE, document text, note text DEFAULT 'mine');
     CREATE TABLE child (id int PRIMARY KEY, parent_id int REFERENCES parent ON UPDATE CASCADE ON DELETE CASCADE);

@@ -49,6 +49,9 @@ class PieceKind(enum.StrEnum):
     """ord, op, c, o: changes of a table without a key, each to one row, in the order of ``ord``."""
 
 
+MOVES = (PieceKind.MOVE, PieceKind.MOVE_IN_ORDER)
+
+
 @dataclass(frozen=True, slots=True)
 class StagedRows:
     """Rows that wait in the table ``name`` of the target's schema ``pgsluice``."""

@@ -27,6 +27,7 @@ from psycopg import sql
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.fold.blamed_positions import joined
 from pgsluice.worker.sinks.postgres.fold.piece import (
+    MOVES,
     Clearing,
     FoldedPartition,
     HandedText,
@@ -50,8 +51,7 @@ from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, Piece
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement, restart_sequences
 from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
 
-_MOVES = (PieceKind.MOVE, PieceKind.MOVE_IN_ORDER)
-_WRITE_ORDER = (*_MOVES, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
+_WRITE_ORDER = (*MOVES, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
 _IN_ORDER = (PieceKind.MOVE_IN_ORDER, PieceKind.IN_ORDER)
 _OVER_OTHERS = {PieceKind.INSERT: PieceKind.UPSERT, PieceKind.MOVE: PieceKind.MOVE_IN_ORDER}
 """What applies rows whose keys the target has already."""
@@ -89,6 +89,8 @@ class Merge:
         self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
         if self.row_merge is None:
             partitions = inserts_together(partitions)
+        if self.referencing is not None:
+            self.referencing.begin()
         waiting: list[Piece] = []
         for folded in partitions:
             if folded.clearings:
@@ -102,10 +104,32 @@ class Merge:
                 if {self.targets[piece.table].oid for piece in now} & {self.targets[piece.table].oid for piece in waiting}:
                     self._merge_waiting(waiting)
                     waiting = []
-                self._merge_round(now)
-                waiting += later
+                waiting = self._merge_before(now, [*waiting, *later])
         self._merge_waiting(waiting)
+        if self.referencing is not None:
+            self.referencing.check()
         self._check_deferred(list(self.targets))
+
+    def _merge_before(self, pieces: list[Piece], waiting: list[Piece]) -> list[Piece]:
+        """Merges ``pieces`` and returns the deletions that still wait: none, where a row takes over a unique value of a deleted
+        one."""
+        if not waiting:
+            self._merge_round(pieces)
+            return []
+        before = self.missing.copy()
+        try:
+            with self.connection.transaction():
+                self._merge_as_one(pieces)
+        except PieceError as error:
+            self._count_again_from(before)
+            is_met = isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ExclusionViolation)
+            if is_met:
+                self._merge_waiting(waiting)
+            elif self.row_merge is None or not error.concerns_rows:
+                raise
+            self._merge_round(pieces)
+            return [] if is_met else waiting
+        return waiting
 
     def _waits(self, piece: Piece) -> bool:
         if self.referencing is None or piece.kind is not PieceKind.DELETE:
@@ -150,7 +174,7 @@ class Merge:
                 with self.connection.transaction():
                     self.connection.execute(truncate_statement(tables, restart_identity=restart_identity))
             except (psycopg.errors.ObjectInUse, psycopg.errors.FeatureNotSupported):
-                order = self._referenced_first(clearing.table for clearing in clearings)
+                order, _ = self._referenced_first(clearing.table for clearing in clearings)
                 for target in sorted(tables, key=lambda target: order[target.table], reverse=True):
                     self._delete_all(target, restart_identity=restart_identity)
         except psycopg.Error as error:
@@ -162,21 +186,32 @@ class Merge:
             restart_sequences(self.connection, target.oid)
 
     def _merge_round(self, pieces: list[Piece]) -> None:
-        if not pieces:
-            return
-        order = self._referenced_first({piece.table for piece in pieces})
-        pieces.sort(key=lambda piece: (order[piece.table], _WRITE_ORDER.index(piece.kind) if piece.kind in _WRITE_ORDER else 0))
-        writes = [piece for piece in pieces if piece.kind is not PieceKind.DELETE]
-        deletes = [piece for piece in reversed(pieces) if piece.kind is PieceKind.DELETE]
-        early = [piece for piece in deletes if not self.targets[piece.table].has_exact_key]
-        late = [piece for piece in deletes if self.targets[piece.table].has_exact_key]
-        in_order, deletes_first = early + writes + late, deletes + writes
         before = self.missing.copy()
         if self.row_merge is None:
-            self._apply_round(in_order, deletes_first)
-        elif not self.row_merge.takes(lambda: self._apply_round(in_order, deletes_first)):
+            self._merge_as_one(pieces)
+        elif not self.row_merge.takes(lambda: self._merge_as_one(pieces)):
             self._count_again_from(before)
-            self.row_merge.apply(in_order, self._merge)
+            self.row_merge.apply(self._orders(pieces)[0], self._merge)
+
+    def _merge_as_one(self, pieces: list[Piece]) -> None:
+        """A round, all of it or nothing."""
+        if pieces:
+            self._apply_round(*self._orders(pieces))
+
+    def _orders(self, pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+        """The order of a round's pieces, and the other one, with its deletions first."""
+        order, is_circle = self._referenced_first({piece.table for piece in pieces})
+
+        def place(piece: Piece) -> tuple[bool, int, int]:
+            """In a circle what a foreign key's action changes has to be written after it, too."""
+            return is_circle and piece.kind not in MOVES, order[piece.table], _WRITE_ORDER.index(piece.kind)
+
+        writes = sorted((piece for piece in pieces if piece.kind is not PieceKind.DELETE), key=place)
+        deletes = [piece for piece in pieces if piece.kind is PieceKind.DELETE]
+        deletes.sort(key=lambda piece: order[piece.table], reverse=True)
+        early = [piece for piece in deletes if not self.targets[piece.table].has_exact_key]
+        late = [piece for piece in deletes if self.targets[piece.table].has_exact_key]
+        return early + writes + late, deletes + writes
 
     def _apply_round(self, in_order: Sequence[Piece], deletes_first: Sequence[Piece]) -> None:
         if in_order == deletes_first:
@@ -196,17 +231,18 @@ class Merge:
         self.missing.clear()
         self.missing.update(before)
 
-    def _referenced_first(self, tables: Iterable[Table]) -> dict[Table, int]:
+    def _referenced_first(self, tables: Iterable[Table]) -> tuple[dict[Table, int], bool]:
         """A place for each table, after the places of those it refers to. Tables that refer to each other in a circle get
-        places in some order: only deferred constraints can serve them."""
+        places in some order: only deferred constraints can serve them. Whether there is a circle is said, too."""
         targets = [self.targets[table] for table in tables]
         present = {target.oid for target in targets}
         references = {target.oid: (target.references & present) - {target.oid} for target in targets}
+        is_circle = False
         try:
             places = list(TopologicalSorter(references).static_order())
         except CycleError:
-            places = sorted(present)
-        return {target.table: places.index(target.oid) for target in targets}
+            places, is_circle = sorted(present), True
+        return {target.table: places.index(target.oid) for target in targets}, is_circle
 
     def _apply_all(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
@@ -271,13 +307,16 @@ class Merge:
         check = identity_change_query(stage.target, kind, stage.identifier) if stage.target.fixed else None
         if check is not None and self.connection.execute(check).rowcount:
             raise identity_error(stage.target)
-        if kind is PieceKind.DELETE and self.referencing is not None:
-            for refusal in self.referencing.refusals(stage.target, stage.identifier):
-                self.connection.execute(refusal)
+        if self.referencing is not None:
+            self.referencing.note(stage.target, kind, stage.identifier, self.targets.values())
+            if kind is PieceKind.DELETE:
+                self.referencing.refuse_deletions(stage.target, stage.identifier)
         touched = 0
         for statement in stage.statements(kind):
             if touched < piece.rows:
                 touched += self.connection.execute(statement).rowcount
+        if self.referencing is not None:
+            self.referencing.strike(stage.target, kind, stage.identifier)
         if kind is not PieceKind.DELETE:
             for sequence in stage.target.sequences:
                 self.connection.execute(advance_statement(sequence, stage.identifier, f"c{sequence.column + 1}"))

@@ -146,7 +146,7 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
             source = sql.SQL("(SELECT * FROM {} WHERE op = 'U') AS staged").format(stage)
         case PieceKind.UPSERT | PieceKind.PATCH:
             pairs = [
-                (sql.SQL("target.{}").format(_name(target, i)), _sent(target, kind, i)) for i in target.fixed.difference(key)
+                (sql.SQL("target.{}").format(_name(target, i)), sent_value(target, kind, i)) for i in target.fixed.difference(key)
             ]
             source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.rows, _on_key(target, "c"))
         case unreachable:
@@ -255,21 +255,26 @@ def _set_excluded(target: TargetTable) -> sql.Composable:
 
 def _on_key(target: TargetTable, prefix: str) -> Statement:
     """The target's row is the one whose key the staged row has in its ``c`` or in its ``k`` columns."""
-    return _same_key(target, prefix, sql.SQL("target"))
+    return same_key(target, prefix, sql.SQL("target"))
 
 
-def on_old_key(target: TargetTable, row: sql.SQL) -> Statement:
-    """``row``, a name of the target's table in the statement, is the one whose key the staged row has in its ``k`` columns."""
-    return _same_key(target, "k", row)
-
-
-def _same_key(target: TargetTable, prefix: str, row: sql.SQL) -> Statement:
-    key = target.table.key
-    staged = [_staged("c", i) if prefix == "c" else _staged("k", n) for n, i in enumerate(key)]
+def same_key(target: TargetTable, prefix: str, row: sql.SQL) -> Statement:
+    """``row``, a name of the target's table in the statement, is the row whose key the staged one has in its ``c`` or ``k``
+    columns."""
     return _AND.join(
         sql.SQL("{}.{} {} {}").format(row, _name(target, i), _equals(target, i), value)
-        for i, value in zip(key, staged, strict=True)
+        for i, value in zip(target.table.key, _staged_key(target, prefix), strict=True)
     )
+
+
+def key_texts(target: TargetTable, prefix: str) -> Statement:
+    """The staged row's key as an array of texts."""
+    values = _COMMA.join(sql.SQL("{}::text").format(value) for value in _staged_key(target, prefix))
+    return sql.SQL("ARRAY[{}]").format(values)
+
+
+def _staged_key(target: TargetTable, prefix: str) -> list[sql.Composed]:
+    return [_staged("c", i) if prefix == "c" else _staged("k", n) for n, i in enumerate(target.table.key)]
 
 
 def _equals(target: TargetTable, column: int) -> sql.SQL:
@@ -295,13 +300,13 @@ def _update(target: TargetTable, stage: sql.Composable, condition: Statement, *,
 
 def _set_sent(target: TargetTable, *, set_key: bool) -> list[sql.Composed]:
     return [
-        sql.SQL("{} = {}").format(_name(target, i), _sent(target, PieceKind.PATCH, i))
+        sql.SQL("{} = {}").format(_name(target, i), sent_value(target, PieceKind.PATCH, i))
         for i in target.written
         if i not in target.fixed and (set_key or i not in target.table.key)
     ]
 
 
-def _sent(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
+def sent_value(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
     """The value that the row is to have: what was sent, else what it has."""
     if kind is PieceKind.UPSERT:
         return _staged("c", column)
