@@ -253,6 +253,11 @@ class Assembler:
         self._relations.note(frame, table)
         return message
 
+    def complete(self, table: Table) -> Message | None:
+        """Takes what the catalog says of a table now, between two transactions, whose Relation is the one that came last."""
+        frame = self._relations.frame(table.oid)
+        return None if frame is None else self.add_relation(frame, table)
+
     def add_definition(self, frame: bytes) -> Message | None:
         """Takes a definition, in the open transaction, as it is to be published: it is not looked at."""
         if not self._counts_definitions:

@@ -35,7 +35,7 @@ from pgsluice.replicator.source.walsender import WalSender
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.pgoutput import decode_message
-from pgsluice.shared.pgoutput.decoder import begin_lsn
+from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction
 from pgsluice.shared.pgoutput.messages import Relation
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.position import LSN
@@ -134,7 +134,7 @@ class Receiver:
         """Takes the messages that are whole; returns where the first one begins that is not, or at which to stop."""
         add_run, add, position = self._assembler.add_run, self._assembler.add, 0
         while not self._stopped:
-            position = add_run(data, position, self._until)
+            position = add_run(data, position, self._next_stop())
             end = message_end(data, position)
             if end < 0:
                 break
@@ -154,6 +154,9 @@ class Receiver:
                 elif kind == BEGIN and self._until is not None and begin_lsn(frame) >= self._until:
                     await self._note_reached(self._until)
                     break
+                elif kind == BEGIN:
+                    await self._complete_tables(frame)
+                    message = add(frame)
                 else:
                     message = add(frame)
                 if message is not None:
@@ -185,6 +188,20 @@ class Receiver:
         self._note_name(relation)
         position, xid = self._assembler.next_position, self._assembler.xid
         return self._assembler.add_relation(frame, await self._definitions.describe(relation, position, xid))
+
+    def _next_stop(self) -> LSN | None:
+        """Where the transaction commits, or the first after it, before whose Begin there is something to do."""
+        stops = [lsn for lsn in (self._until, self._definitions.counts_from) if lsn is not None]
+        return min(stops, default=None)
+
+    async def _complete_tables(self, begin: bytes) -> None:
+        commit_lsn, counts_from = begin_lsn(begin), self._definitions.counts_from
+        if counts_from is None or commit_lsn < counts_from:
+            return
+        for table in await self._definitions.complete(begin_transaction(begin)[0], commit_lsn):
+            message = self._assembler.complete(table)
+            if message is not None:
+                await self._publish(message)
 
     async def _add_logical_message(self, frame: bytes) -> Message | None:
         definition = await self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)

@@ -27,6 +27,10 @@ class Relations:
     def __contains__(self, oid: bytes) -> bool:
         return oid in self._frames
 
+    def frame(self, oid: int) -> bytes | None:
+        """The table's newest Relation frame."""
+        return self._frames.get(_OID.pack(oid))
+
     def is_known(self, frame: bytes, table: Table) -> bool:
         """Whether the newest Relation is the same, and says the same of its table."""
         oid = frame[1:5]

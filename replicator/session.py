@@ -30,8 +30,8 @@ from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.receiver import Feedback, Receiver, status_interval_s
 from pgsluice.replicator.resume import ResumePoint, find_resume_point
 from pgsluice.replicator.retention import run_retention
-from pgsluice.replicator.source.catalog import RelationCatalog
 from pgsluice.replicator.source.connection import WALSENDER_TIMEOUT_MS
+from pgsluice.replicator.source.relation_catalog import RelationCatalog
 from pgsluice.replicator.source.slot import ReplicationSlot
 from pgsluice.replicator.source.source import Source, SourceFacts
 from pgsluice.replicator.source.walsender import WalSender
@@ -101,7 +101,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     acknowledged, patience = progress.acknowledged, settings.retry.nats
     publisher = Publisher(client, stream, id_prefix, point.end, acknowledged, run.pulse, run.counts, compress, patience)
     look = asyncio.Event()
-    definitions = await _definitions(run, source, bucket, watch, facts.user, look)
+    definitions = await _definitions(run, source, bucket, watch, facts.user, look, slot)
     asks = definitions.are_captured or (point.published.counts_definitions and not point.published.settled)
     assembler = Assembler(point.published, counts_definitions=asks)
     receiver = Receiver(walsender, definitions, assembler, publisher, progress, run.counts, run.pulse, run.until)
@@ -121,7 +121,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
 
 
 async def _definitions(
-    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, role: str, look: asyncio.Event
+    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, role: str, look: asyncio.Event, slot: ReplicationSlot
 ) -> SourceDefinitions:
     names, store, token = run.names, HistoryStore(bucket), ""
     histories = await store.load()
@@ -129,7 +129,8 @@ async def _definitions(
         token = await track_definitions(source, names, watch.wishes.patterns, role, histories, run.settings.retry.source)
     copy = run.copy if run.settings.recopy_altered else None
     consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
-    catalog, published = RelationCatalog(source, names), await store.load_log()
+    catalog, published = RelationCatalog(source, names, slot.catalog_xmin), await store.load_log()
+    await catalog.begin()
     return SourceDefinitions(catalog, store, histories, published, names.definitions_prefix, token, consequences)
 
 

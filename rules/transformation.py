@@ -11,6 +11,7 @@ from pgsluice.rules.bounds import RuleBudget
 from pgsluice.rules.routing import NO_ROUTES, BoundRoute, Routing
 from pgsluice.rules.rule import RejectedRow
 from pgsluice.rules.ruleset import NO_RULES, BoundRules, RuleSet
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import OLD_KEY
 from pgsluice.shared.rows.changes import (
     DELETE,
@@ -97,6 +98,13 @@ class Transformation:
         held = self.held.get(table.oid)
         if not held:
             return changes
+        unknown = [column.name for i, column in enumerate(table.columns) if not column.number and i not in table.key]
+        if unknown:
+            raise TerminalError(
+                f"a new column of table '{table.qualified_name}' is held, and it is not known whether it is"
+                f" {' or '.join(unknown)}: the table was altered, and nothing told of it",
+                "decide about the column that is held ('pgsluice ddl log' names it), and see that definitions are tracked",
+            )
         kept = [i for i, column in enumerate(table.columns) if column.number not in held or i in table.key]
         left = replace(table, columns=tuple(table.columns[i] for i in kept))
         old = None if changes.old is None else [changes.old[i] for i in kept]

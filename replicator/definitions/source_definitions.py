@@ -2,21 +2,21 @@
 
 Where definitions are captured the source tells them in the stream itself, where the command stood (``take``), and what it told
 is kept for sessions that go back. Of a table of which it told nothing, or something that its Relation message does not agree
-with, the catalog is asked (``replicator.source.catalog``), which may be of a later time.
+with, the catalog is asked (``replicator.source.relation_catalog``), which counts as far as it is older than the change.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.history import History, Version
 from pgsluice.replicator.definitions.store import HistoryStore
-from pgsluice.replicator.source.catalog import RelationCatalog
 from pgsluice.replicator.source.copy_data import WantedMessages
+from pgsluice.replicator.source.relation_catalog import RelationCatalog
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.definition_log import DefinitionLog, LoggedDefinition, shortened
 from pgsluice.shared.definitions.wording import in_words
@@ -96,7 +96,16 @@ class SourceDefinitions:
             if table is not None:
                 return table
             self._note_missed(relation, position)
-        return await self._catalog.describe(relation, xid)
+        return await self._catalog.describe(relation, xid, position.commit_lsn)
+
+    @property
+    def counts_from(self) -> LSN | None:
+        """The place from which on ``complete`` has something to tell."""
+        return self._catalog.counts_from
+
+    async def complete(self, xid: int, commit_lsn: LSN) -> Sequence[Table]:
+        """Tables of which more is known from the transaction on that commits there, of which nothing has come yet."""
+        return await self._catalog.complete(xid, commit_lsn)
 
     async def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
         """Returns the frame to publish for the logical message ``frame``, which would be the change at ``position`` of a

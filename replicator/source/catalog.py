@@ -6,7 +6,6 @@ copy them.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from pgsluice.replicator.source.column_sql import COLLATION, NOT_NULL
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.pgoutput.messages import Relation, RelationColumn
+from pgsluice.shared.pgoutput.messages import RelationColumn
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
@@ -25,9 +24,6 @@ FILTERS_SINCE = 15
 
 GENERATED_SINCE = 18
 """Generated columns may be published since; PostgreSQL 15 lists them among a publication's columns and does not send them."""
-
-HOLDS_FOR_S = 3600.0
-"""No server begins 2**31 transactions in it; after so many a new one's number is that of an old one (``_Snapshot.shows``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ class _RelationRow:
     select_grant: str
 
 
-_DOING = "reading the catalog"
+DOING = "reading the catalog"
 
 _TABLES: LiteralString = """
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relreplident::text
@@ -110,7 +106,7 @@ _LIMITED: LiteralString = """
 
 _SENDS_GENERATED: LiteralString = "SELECT FROM pg_publication p WHERE p.pubname = %s AND to_jsonb(p) ->> 'pubgencols' = 's'"
 
-_COLUMNS: LiteralString = f"""
+COLUMNS: LiteralString = f"""
     SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint,
            format_type(a.atttypid, a.atttypmod), a.atttypmod, {NOT_NULL},
            p.position::int,
@@ -126,8 +122,6 @@ _COLUMNS: LiteralString = f"""
      WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attrelid, a.attnum
 """
-
-_SNAPSHOT: LiteralString = "SELECT pg_current_snapshot()::text"
 
 # As pg_get_publication_tables, which would lock each table: somebody may hold one for long, and streaming does not wait for that.
 _PUBLISHED: LiteralString = """
@@ -180,100 +174,23 @@ _RELATIONS: LiteralString = """
 """
 
 
-class RelationCatalog:
-    """What the catalog says of the tables of Relation messages. All published tables are looked up together when the first
-    message comes. What is found then does, for ``holds_for_s``, for every transaction that could be seen at that time; for others
-    a table is looked up again. (That a transaction has been sent does not say that it can be seen: it may be waiting for a
-    standby.)"""
-
-    def __init__(self, source: Source, names: GroupNames, holds_for_s: float = HOLDS_FOR_S) -> None:
-        self._source = source
-        self._names = names
-        self._holds_for_s = holds_for_s
-        self._looked_at = 0.0
-        self._as_of: _Snapshot | None = None
-        self._columns: Mapping[int, list[Column]] = {}
-
-    async def describe(self, relation: Relation, xid: int) -> Table:
-        """``relation`` was sent within the transaction ``xid``, as Begin has it."""
-        if self._as_of is None:
-            self._looked_at = time.monotonic()
-            self._as_of, self._columns = await self._look_up_all()
-        holds = time.monotonic() - self._looked_at < self._holds_for_s and self._as_of.shows(xid)
-        columns = self._columns.get(relation.oid) if holds else None
-        if columns is None:
-            columns = (await _columns(self._source, [relation.oid]))[relation.oid]
-        return await _described(self._source, relation, columns)
-
-    async def _look_up_all(self) -> tuple[_Snapshot, Mapping[int, list[Column]]]:
-        [(snapshot,)] = await self._source.rows(_DOING, _SNAPSHOT)
-        return _Snapshot.parse(snapshot), await _columns(self._source, await published_oids(self._source, self._names))
-
-
 async def published_oids(source: Source, names: GroupNames) -> list[int]:
     """The tables of the group's publication under whose names rows are sent. None of them is locked."""
     query = _PUBLISHED.format(or_schema=_OF_SCHEMA if source.major_version >= FILTERS_SINCE else "")
-    return [oid for (oid,) in await source.rows(_DOING, query, [names.publication])]
+    return [oid for (oid,) in await source.rows(DOING, query, [names.publication])]
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """Which transactions could be seen: those before ``end`` that were not ``running`` (manual: "pg_snapshot Components")."""
-
-    end: int
-    running: frozenset[int]
-
-    @classmethod
-    def parse(cls, text: str) -> _Snapshot:
-        _, end, running = text.split(":")
-        return cls(int(end), frozenset(map(int, filter(None, running.split(",")))))
-
-    def shows(self, xid: int) -> bool:
-        """``xid`` is the lower half of a transaction's number, which began less than 2**31 transactions before or after."""
-        before_end = (self.end - xid) & 0xFFFFFFFF
-        return 0 < before_end < 1 << 31 and self.end - before_end not in self.running
-
-
-async def _described(source: Source, relation: Relation, columns_now: Sequence[Column]) -> Table:
-    """What the message says, with what only the catalog knows. The catalog is of a later time than the change: for a column or a
-    table that is gone since, the message alone speaks, and a primary key that is another since is left out."""
-    known = {column.name: column for column in columns_now}
-    type_names = await _type_names(source, relation.columns, known)
-    flagged = [column.identity_key for column in relation.columns]
-    keyed = [column.name in known and known[column.name].primary_key_position is not None for column in relation.columns]
-    is_key_then = relation.replica_identity is not ReplicaIdentity.DEFAULT or flagged == keyed
-    is_key_then = is_key_then and _has_whole_key(columns_now, {column.name for column in relation.columns})
-    columns = []
-    for column, type_name in zip(relation.columns, type_names, strict=True):
-        now = known.get(column.name)
-        described = Column(
-            name=column.name,
-            type_oid=column.type_oid,
-            type_name=type_name,
-            typmod=column.typmod,
-            not_null=now is not None and now.not_null,
-            primary_key_position=now.primary_key_position if now is not None and is_key_then else None,
-            identity_key=column.identity_key,
-            identity="" if now is None else now.identity,
-            generated="" if now is None else now.generated,
-            number=0 if now is None else now.number,
-            collation="" if now is None else now.collation,
-        )
-        columns.append(described)
-    return Table(relation.oid, relation.schema, relation.name, relation.replica_identity, tuple(columns))
-
-
-def _has_whole_key(columns: Sequence[Column], sent: Collection[str]) -> bool:
+def has_whole_key(columns: Sequence[Column], sent: Collection[str]) -> bool:
     """Whether all of the primary key is published: a generated column may not be, nor one that a list leaves out."""
     return all(column.name in sent for column in columns if column.primary_key_position is not None)
 
 
-async def _type_names(source: Source, columns: Sequence[RelationColumn], known: Mapping[str, Column]) -> list[str]:
+async def type_names(source: Source, columns: Sequence[RelationColumn], known: Mapping[str, Column]) -> list[str]:
     """The catalog's, when every column has the type that it had then."""
     if all(column.name in known and _type(known[column.name]) == _type(column) for column in columns):
         return [known[column.name].type_name for column in columns]
     parameters = [[column.type_oid for column in columns], [column.typmod for column in columns]]
-    return [name for (name,) in await source.rows(_DOING, _TYPE_NAMES, parameters)]
+    return [name for (name,) in await source.rows(DOING, _TYPE_NAMES, parameters)]
 
 
 def _type(column: Column | RelationColumn) -> tuple[int, int]:
@@ -283,7 +200,7 @@ def _type(column: Column | RelationColumn) -> tuple[int, int]:
 async def _columns(source: Source, oids: Sequence[int]) -> defaultdict[int, list[Column]]:
     """Every column of the tables, by their oids."""
     columns: defaultdict[int, list[Column]] = defaultdict(list)
-    for oid, *facts in await source.rows(_DOING, _COLUMNS, [list(oids)]):
+    for oid, *facts in await source.rows(DOING, COLUMNS, [list(oids)]):
         columns[oid].append(Column(*facts))
     return columns
 
@@ -302,23 +219,23 @@ async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], ma
     What the group's publication (when there is one) says of rows and columns of a table holds for its copy too.
     """
     relations: defaultdict[int, list[_RelationRow]] = defaultdict(list)
-    for relation in await source.rows_of(_RelationRow, _DOING, _RELATIONS, [list(oids)]):
+    for relation in await source.rows_of(_RelationRow, DOING, _RELATIONS, [list(oids)]):
         relations[relation.table_oid].append(relation)
     described = await describe_tables(source, names, oids, major_version)
     filters: dict[int, str] = {}
     if major_version >= FILTERS_SINCE:
-        filters = dict(await source.rows(_DOING, _FILTERS.format(named=_LIMITED), [names.publication, list(oids)]))
+        filters = dict(await source.rows(DOING, _FILTERS.format(named=_LIMITED), [names.publication, list(oids)]))
     return [_copied_table(table, relations[table.oid], filters.get(table.oid, "")) for table in described]
 
 
 async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[Table]:
     """The tables with these oids, with their published columns, as far as messages describe them; without those that are gone.
     None of them is locked."""
-    tables = await source.rows(_DOING, _TABLES, [list(oids)])
+    tables = await source.rows(DOING, _TABLES, [list(oids)])
     lists: dict[int, list[str]] = {}
     if major_version >= FILTERS_SINCE:
-        lists = dict(await source.rows(_DOING, _LISTS.format(named=_LIMITED), [names.publication]))
-    sends_generated = bool(await source.rows(_DOING, _SENDS_GENERATED, [names.publication]))
+        lists = dict(await source.rows(DOING, _LISTS.format(named=_LIMITED), [names.publication]))
+    sends_generated = bool(await source.rows(DOING, _SENDS_GENERATED, [names.publication]))
     columns = await _columns(source, oids)
     described = []
     for oid, schema, name, identity in tables:
@@ -328,7 +245,7 @@ async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int]
         if major_version < GENERATED_SINCE:
             sent &= set(plain)
         chosen = tuple(column for column in columns[oid] if column.name in sent)
-        if not _has_whole_key(columns[oid], sent):
+        if not has_whole_key(columns[oid], sent):
             chosen = tuple(replace(column, primary_key_position=None) for column in chosen)
         described.append(Table(oid, schema, name, ReplicaIdentity(identity), chosen))
     return described

@@ -41,7 +41,8 @@ T = TypeVar("T")
 class ReplicationSlot:
     """One row of pg_replication_slots. ``lost`` says why the server gave the slot up, "" when it did not.
     ``safe_wal_bytes`` may be written before it does; None without a limit. ``reader`` is from where ``active_pid`` is connected,
-    None when this role may not know it."""
+    None when this role may not know it. Transactions before ``catalog_xmin`` ended before any that the slot has still to send
+    committed."""
 
     name: str
     plugin: str | None
@@ -54,6 +55,7 @@ class ReplicationSlot:
     failover: bool
     safe_wal_bytes: int | None = None
     reader: str | None = None
+    catalog_xmin: int | None = None
 
     @property
     def confirmed_flush_lsn(self) -> LSN:
@@ -70,7 +72,7 @@ _SLOT: LiteralString = """
            CASE WHEN s.wal_status = 'lost' OR j ->> 'invalidation_reason' IS NOT NULL OR j ->> 'conflicting' = 'true'
                 THEN coalesce(j ->> 'invalidation_reason', 'wal_removed') ELSE '' END AS lost,
            coalesce((j ->> 'failover')::boolean, false) AS failover, s.safe_wal_size AS safe_wal_bytes,
-           host(a.client_addr) AS reader
+           host(a.client_addr) AS reader, s.catalog_xmin::text::bigint AS catalog_xmin
       FROM pg_replication_slots s CROSS JOIN LATERAL to_jsonb(s) j LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
      WHERE s.slot_name = %s
 """

@@ -43,8 +43,9 @@ class Column:
     FULL). ``primary_key_position`` counts from 1 in the order of the primary key; None outside it, and in every column when the
     catalog's key is no longer the one that the flags speak of.
     ``identity`` and ``generated`` are ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither). ``number`` is
-    ``attnum``, which stays when the column is renamed and is never given again; 0 where it is not known. ``collation`` says how
-    a nondeterministic collation compares (``shared.postgres.collation``), "" for every other.
+    ``attnum``, which stays when the column is renamed and is never given again; 0 where it is not certain which column the row
+    had under this name. ``not_null``, ``identity``, ``generated`` and ``collation`` are false and "" there. ``collation`` says
+    how a nondeterministic collation compares (``shared.postgres.collation``), "" for every other.
     """
 
     name: str

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pgsluice.console.executor.ticks import advanced, check_cron
 from pgsluice.console.inspect.shown import parse_key, parse_place
 from pgsluice.console.subscriptions.subscribing import parse_since
-from pgsluice.replicator.source.catalog import _Snapshot
+from pgsluice.replicator.source.relation_catalog import _Snapshot
 from pgsluice.replicator.source.tables import parse_pattern
 from pgsluice.rules.value_text import (
     array_elements,

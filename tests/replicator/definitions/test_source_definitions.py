@@ -12,7 +12,7 @@ import pytest_asyncio
 from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.source_definitions import SourceDefinitions
 from pgsluice.replicator.definitions.store import HistoryStore
-from pgsluice.replicator.source.catalog import RelationCatalog
+from pgsluice.replicator.source.relation_catalog import RelationCatalog
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected

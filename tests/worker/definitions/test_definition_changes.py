@@ -12,7 +12,7 @@ import pytest
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
 from pgsluice.rules.transformation_files import load_transformation
 from pgsluice.shared.definitions.difference import differences_of
-from pgsluice.shared.errors import WireError
+from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.pgoutput.messages import Begin, Commit, Insert, LogicalMessage, PgoutputMessage, Relation, RelationColumn
 from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, TableChanges
 from pgsluice.shared.rows.columns import decode_changes
@@ -196,3 +196,11 @@ def test_a_column_that_is_held_stays_where_it_is_of_the_key() -> None:
     [part] = message.parts
     assert isinstance(part, TableChanges)
     assert [each.name for each in part.table.columns] == ["id", "more"]
+
+
+def test_while_a_column_is_held_no_column_passes_of_which_nobody_knows_whether_it_is_that() -> None:
+    table = builder_table("public.t", *COLUMNS)
+    numbered = [replace(each, number=number) for number, each in zip((1, 2, 0), table.columns, strict=True)]
+    holding = Transformation(held={table.oid: frozenset({3})})
+    with pytest.raises(TerminalError, match=r"table 'public\.t' is held, and it is not known whether it is more: "):
+        holding.apply(builder_message(1, insert(replace(table, columns=tuple(numbered)), b"1", b"a", b"secret")))
