@@ -109,6 +109,17 @@ class YamlMapping:
             return None
         return None if is_null(node) else str(node.value)
 
+    def word(self, key: str, choices: Collection[str]) -> str | None:
+        """One of ``choices``, which ``null`` may be among; None when the key is absent."""
+        node = self._value(key)
+        if node is None:
+            return None
+        word = str(node.value) if isinstance(node, yaml.ScalarNode) else ""
+        if word not in choices:
+            self.problem(f"{key} is none of {', '.join(choices)}", key)
+            return None
+        return word
+
     def required_text(self, key: str, example: str) -> str | None:
         """As ``text``, but absence is a problem."""
         text = self.text(key)
@@ -197,6 +208,9 @@ class YamlMapping:
 
     def is_list(self, key: str) -> bool:
         return key in self._entries and isinstance(self._entries[key][1], yaml.SequenceNode)
+
+    def is_mapping(self, key: str) -> bool:
+        return key in self._entries and isinstance(self._entries[key][1], yaml.MappingNode)
 
     def is_list_of_mappings(self, key: str) -> bool:
         """Whether the key holds a list that is not empty, of mappings alone."""

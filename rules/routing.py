@@ -27,7 +27,8 @@ class Route:
     """One destination of the tables that ``source`` names. ``schema`` and ``table`` are "" where the source's is kept.
 
     ``renamed`` are pairs of column names, the source's and the destination's; ``dropped`` columns do not leave. ``operations``
-    are INSERT, UPDATE, DELETE and TRUNCATE; rows that a snapshot copied are INSERTs. A route for a pattern of tables renames and
+    are INSERT, UPDATE, DELETE and TRUNCATE; rows that a snapshot copied are INSERTs. ``is_optional``: neither the table nor the
+    columns need be there yet. A route for a pattern of tables renames and
     drops the columns that a table has. ``place`` says where the route is written.
     """
 
@@ -38,6 +39,7 @@ class Route:
     dropped: frozenset[str]
     operations: frozenset[int]
     place: str = field(compare=False)
+    is_optional: bool = False
 
     def destination_of(self, name: TableName) -> TableName:
         """Of the table that is called that at the source."""
@@ -52,7 +54,7 @@ class Route:
         """Why ``table`` cannot take this route; nothing when it can."""
         names = {column.name for column in table.columns}
         for name in [*(source for source, _ in self.renamed), *sorted(self.dropped)]:
-            if name not in names and self.source.is_name:
+            if name not in names and self.source.is_name and not self.is_optional:
                 yield f"{self.place}: table '{table.qualified_name}' has no column '{name}'"
         kept = [column.name for column in table.columns if column.name not in self.dropped]
         if not kept:
@@ -173,7 +175,7 @@ class Routing:
         found = [problem for route in self.routes for table in self._taking(route, tables) for problem in route.problems(table)]
         for route in self.routes:
             matching = [table.qualified_name for table in tables if route.source.matches(table.schema, table.name)]
-            if not matching:
+            if not matching and not route.is_optional:
                 found.append(f"{route.place}: there is no table '{route.source.text}'")
             elif route.source.is_name and len(matching) > 1:
                 found.append(f"{route.place}: '{route.source.text}' could be {' or '.join(matching)}; write the schema too")

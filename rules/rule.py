@@ -7,6 +7,7 @@ does: text, NULL, and UNCHANGED, which is a value that nobody here knows.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -101,26 +102,49 @@ def _suggestion(name: str, names: list[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+class Unlisted(enum.IntEnum):
+    """What becomes of the columns of a table that no rule names, and that are not listed as kept. The strictest counts."""
+
+    KEEP = 0
+    NULL = 1
+    """Their values do not leave: NULL takes their place."""
+    REFUSE = 2
+    """The worker stops."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """``keeps_unique``: its author promises that different values stay different, so it may change a key."""
+    """``keeps_unique``: its author promises that different values stay different, so it may change a key. ``is_optional``: its
+    column need not be there, as one that is still to come."""
 
     place: str = field(compare=False)
     operations: frozenset[int]
     columns: NamePattern
     transformation: ValueTransformation
     keeps_unique: bool
+    is_optional: bool = False
+
+    @property
+    def named(self) -> tuple[NamePattern, ...]:
+        """The columns that the rule speaks of."""
+        return (self.columns,)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
     """``drops_unknown_deletes``: a DELETE whose old row does not tell whether the filter held is dropped. Else it goes on, for
-    the row may be there."""
+    the row may be there. ``is_optional``: while a column of its condition is not there, every row passes."""
 
     place: str = field(compare=False)
     operations: frozenset[int]
     condition: Condition
     drops_unknown_deletes: bool
+    is_optional: bool = False
+
+    @property
+    def named(self) -> tuple[NamePattern, ...]:
+        """The columns that the rule speaks of."""
+        return tuple(map(NamePattern.exact, sorted(self.condition.column_names)))
 
 
 Rule = Transform | Filter

@@ -40,7 +40,7 @@ from pgsluice.rules.truth import FALSE, TRUE, UNKNOWN, conjunction, where
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges
 from pgsluice.shared.rows.plain_rows import selected, with_columns
-from pgsluice.shared.wire.table import UNCHANGED, Value
+from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 
 _FULL_IDENTITY = "a source table with REPLICA IDENTITY FULL would send it"
 
@@ -199,6 +199,13 @@ class RuleRun:
             images.append(with_columns(image, replaced))
         self._changes = replace(changes, new=images[0], old=images[1] if changes.old is not None else None)
         self._reject(failures, rule.place)
+
+    def clear(self, columns: Sequence[int], table: Table) -> None:
+        """Puts NULL in the place of everything that rows hold in these columns. ``table`` is what they are of then."""
+        nothing: list[Value] = [None] * len(self._changes)
+        cleared, old = dict.fromkeys(columns, nothing), self._changes.old
+        new = with_columns(self._changes.new, cleared)
+        self._changes = replace(self._changes, table=table, new=new, old=None if old is None else with_columns(old, cleared))
 
     def filter(self, rule: Filter, test: Test) -> None:
         operations = self._changes.operations

@@ -13,6 +13,11 @@
           any:
             - {column: country, operator: eq, value: DE}
             - not: {column: tags, operator: contains, value: internal}
+      shop.accounts:                      # a table of which more is said than its rules
+        unlisted: "null"                  # or keep, refuse: what becomes of columns that no rule names
+        keep: [id, created_at]            # columns, or patterns of them, that leave as they are
+        optional: true                    # the table, or a rule's column, need not be there yet
+        rules: []
 
 docs/how-to/rules.md says what they mean.
 
@@ -34,7 +39,7 @@ from pgsluice.rules.document import YamlMapping, open_document
 from pgsluice.rules.mask import Mask
 from pgsluice.rules.orderings import OPERATORS
 from pgsluice.rules.regex_replace import MOST_TIME_LIMIT_MS, TIME_LIMIT_MS, RegexReplace, regex_replace
-from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, ValueTransformation
+from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, Unlisted, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.table import NamePattern, TablePattern
@@ -42,7 +47,9 @@ from pgsluice.shared.wire.table import NamePattern, TablePattern
 _TYPES = ("transform", "filter")
 _COMPOSITIONS = ("all", "any", "not")
 _CONTAINS = "contains"
-_RULE_KEYS = ("type", "column", "parameters", "operations", "allow_empty_deletes")
+_TABLE_KEYS = ("rules", "unlisted", "keep", "optional")
+_UNLISTED = {each.name.lower(): each for each in Unlisted}
+_RULE_KEYS = ("type", "column", "parameters", "operations", "optional", "allow_empty_deletes")
 _SHARED_PARAMETERS = ("allow_empty_deletes",)
 _CONDITION_KEYS = ("operator", "value", "ignore_case", "order")
 _MASK_KEYS = ("type", "mask_char", "keep_first", "keep_last", "keep_domain", "keeps_unique")
@@ -120,14 +127,26 @@ def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], make_r
     except ValueError as error:
         tables.problem(f"{where} {error}", name)
         pattern = TablePattern.parse("*")
+    settings = tables.mapping(name) if tables.is_mapping(name) else None
+    if settings is None:
+        listed = tables.mappings(name, f"{where}, rule")
+    else:
+        settings.where = where
+        settings.finish(_TABLE_KEYS)
+        listed = settings.mappings("rules", f"{where}, rule")
     rules = []
-    for rule in tables.mappings(name, f"{where}, rule") or ():
+    for rule in listed or ():
         left_out = _remark_if_left_out(path, rule) if remarks else None
         if left_out:
             remarks.append(left_out)
         else:
             rules.append(_rule(path, rule, make_regex))
-    return TableRules(f"{path}:{tables.line_of(name)}: {where}", pattern, tuple(rule for rule in rules if rule is not None))
+    place, made = f"{path}:{tables.line_of(name)}: {where}", tuple(rule for rule in rules if rule is not None)
+    if settings is None:
+        return TableRules(place, pattern, made)
+    unlisted = _UNLISTED[settings.word("unlisted", _UNLISTED) or "keep"]
+    kept = tuple(map(NamePattern, settings.texts("keep") or ()))
+    return TableRules(place, pattern, made, unlisted, kept, settings.switch("optional") is True)
 
 
 def _rule(path: str, rule: YamlMapping, make_regex: MakeRegex) -> Rule | None:
@@ -181,10 +200,10 @@ def _transform(
             transformation = _mask(parameters)
         case "regex":
             transformation = _regex(parameters, make_regex)
-    keeps_unique = parameters.switch("keeps_unique") is True
+    keeps_unique, is_optional = parameters.switch("keeps_unique") is True, rule.switch("optional") is True
     if column is None or transformation is None:
         return None
-    return Transform(place, operations, NamePattern(column), transformation, keeps_unique)
+    return Transform(place, operations, NamePattern(column), transformation, keeps_unique, is_optional)
 
 
 def _mask(parameters: YamlMapping) -> Mask | None:
@@ -238,7 +257,7 @@ def _filter(place: str, rule: YamlMapping, parameters: YamlMapping | None, opera
         return None
     if empty_deletes:
         operations -= {DELETE}
-    return Filter(place, operations, condition, drops_unknown_deletes=empty_deletes is False)
+    return Filter(place, operations, condition, empty_deletes is False, rule.switch("optional") is True)
 
 
 def _condition(mapping: YamlMapping) -> Condition | None:

@@ -24,7 +24,7 @@ from pgsluice.shared.rows.changes import (
     Truncation,
 )
 from pgsluice.shared.rows.copy_text import decode_rows, encode_columns
-from pgsluice.shared.wire.definition import DefinedColumn
+from pgsluice.shared.wire.definition import DefinedColumn, TableDefined, TableDefinition, TablePublished
 from pgsluice.shared.wire.published_definition import PublishedDefinition, added_columns, concerned, without_columns
 from pgsluice.shared.wire.table import Table, TableName, Value
 
@@ -67,7 +67,8 @@ class Transformation:
                     kept = self._apply_rules(self._without_held(part), rejected, budget)
                     parts += [] if kept is None else self.routing.apply(kept, self.names)
                 case Truncation():
-                    truncation = self.routing.truncate(part, self.names)
+                    tables = tuple(map(self._after_rules, part.tables))
+                    truncation = self.routing.truncate(replace(part, tables=tables), self.names)
                     parts += [] if truncation is None else [truncation]
                 case DefinitionChange(definition=definition):
                     parts.append(replace(part, definition=self.without_held(definition)))
@@ -89,9 +90,23 @@ class Transformation:
         return [column for column in added if column.name in found]
 
     def without_held(self, definition: PublishedDefinition) -> PublishedDefinition:
-        """As whoever follows it is told."""
-        about = concerned(definition.event) if self.held else None
-        return definition if about is None else without_columns(definition, self.held.get(about.oid, ()))
+        """As whoever follows it is told. Raises TerminalError when its table has a column that rules have to list."""
+        about = concerned(definition.event)
+        if about is None:
+            return definition
+        left = without_columns(definition, self.held[about.oid]) if about.oid in self.held else definition
+        return self._guarded(left) if self.rules.entries else left
+
+    def _guarded(self, definition: PublishedDefinition) -> PublishedDefinition:
+        event, previous = definition.event, definition.previous
+        # the others hold no columns
+        if not isinstance(event, TableDefined | TablePublished):
+            return definition
+        also = self.names.get(event.table.oid, (event.table.schema, event.table.name))
+        guarded = replace(event, table=self.rules.defined(event.table, also, is_new=True))
+        # one kind alone: what was there before is a table here
+        was = self.rules.defined(previous, also, is_new=False) if isinstance(previous, TableDefinition) else previous
+        return replace(definition, event=guarded, previous=was)
 
     def _without_held(self, changes: TableChanges) -> TableChanges:
         table = changes.table
@@ -117,6 +132,8 @@ class Transformation:
         rejected: list[RejectedRow] = []
         if copied.deletes:
             return self._apply_deleted(copied)
+        if not copied.rows:
+            copied = replace(copied, table=self._after_rules(copied.table))
         if copied.rows and self._looks_into(copied.table):
             columns = decode_rows(bytes(copied.data), len(copied.table.columns))
             numbers = list(map(copied.row_number, range(copied.rows)))
@@ -152,8 +169,9 @@ class Transformation:
 
     def destinations(self, table: Table) -> list[Table]:
         """What ``table`` becomes, by its routes. Raises TerminalError when it cannot take one."""
-        routes = self._routes_of(table)
-        return [table] if routes is None else [route.destination for route in routes]
+        left = self._after_rules(table)
+        routes = self._routes_of(left)
+        return [left] if routes is None else [route.destination for route in routes]
 
     def warnings(self, tables: Sequence[Table]) -> list[str]:
         """What may surprise."""
@@ -171,6 +189,10 @@ class Transformation:
 
     def _rules_of(self, table: Table) -> BoundRules | None:
         return self.rules.bind(table, self.names.get(table.oid)) if self.rules.entries else None
+
+    def _after_rules(self, table: Table) -> Table:
+        rules = self._rules_of(table)
+        return table if rules is None else rules.table
 
     def _routes_of(self, table: Table) -> tuple[BoundRoute, ...] | None:
         return self.routing.bind(table, self.names)

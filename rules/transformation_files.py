@@ -9,6 +9,7 @@ The rules file is read by ``rules.rules_file``. The routing file is in pg_flo's 
         - {source: id, destination: customer_id}
       drop_columns: [password_hash]
       operations: [INSERT, UPDATE]    # default: all
+      optional: true                  # the table and the columns need not be there yet
     orders:                           # several destinations
       - destination_schema: sales
       - destination_schema: archive
@@ -35,7 +36,7 @@ from pgsluice.shared.wire.table import Table, TablePattern
 
 _OPERATIONS = OPERATIONS | {"TRUNCATE": TRUNCATE}
 _DDL = "DDL"  # in files for pg_flo; changes of table definitions are not replicated
-_KEYS = ("source_table", "destination_table", "destination_schema", "column_mappings", "drop_columns", "operations")
+_KEYS = ("source_table", "destination_table", "destination_schema", "column_mappings", "drop_columns", "operations", "optional")
 
 
 def load_routing(path: str, text: str | None = None) -> Routing:
@@ -90,6 +91,7 @@ def _route(mapping: YamlMapping, source: TablePattern, path: str) -> Route:
         frozenset(dropped),
         _operations(mapping),
         f"{path}:{mapping.line}: {mapping.where}",
+        mapping.switch("optional") is True,
     )
 
 
@@ -178,5 +180,5 @@ def check_tables(transformation: Transformation, tables: Sequence[Table]) -> Non
         listed = "".join(f"\n  {problem}" for problem in problems)
         raise UsageError(
             f"rules and routes do not fit the source's tables:{listed}",
-            "correct the files; where a table or column is new, start the replicator again first, which looks it up",
+            "correct the files; where a table or column is still to come, say 'optional: true'",
         )

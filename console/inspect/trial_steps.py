@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pgsluice.rules.rule import Filter, Rule
@@ -85,6 +85,7 @@ class Trial:
             (entry.pattern, [_Alone(rule, _alone(transformation.rules, entry, rule)) for rule in entry.rules])
             for entry in transformation.rules.entries
         ]
+        self._unlisted = _without_rules(transformation.rules)
 
     def of(self, message: MessageChanges) -> TriedChange:
         """``message`` holds one change of one table. Raises TerminalError when rules or routes do not fit the table."""
@@ -126,10 +127,31 @@ class Trial:
                     return
                 yield _step(step.rule, changes, outcome.changes)
                 changes = outcome.changes
+        yield from self._clearing(changes)
+
+    def _clearing(self, changes: TableChanges) -> Iterator[TrialStep]:
+        """What becomes of columns that no rule names."""
+        table = changes.table
+        rest = self._unlisted.bind(table)
+        if rest is not None:
+            after = rest.apply(changes).changes
+            values = () if after is None else tuple(_value_changes(changes, after))
+            if values:
+                place = next(each.place for each in self._unlisted.entries if each.pattern.matches(table.schema, table.name))
+                yield TrialStep(f"{place}: unlisted", StepOutcome.CHANGED, "", values)
 
 
 def _alone(rules: RuleSet, entry: TableRules, rule: Rule) -> RuleSet:
     return RuleSet(rules.path, f"{rules.hash} {rule.place}", (TableRules(entry.place, entry.pattern, (rule,)),))
+
+
+def _without_rules(rules: RuleSet) -> RuleSet:
+    """What is said of columns that no rule names, alone."""
+    entries = tuple(
+        replace(entry, rules=(), kept=(*entry.kept, *(named for rule in entry.rules for named in rule.named)))
+        for entry in rules.entries
+    )
+    return RuleSet(rules.path, f"{rules.hash} unlisted", entries)
 
 
 def _step(rule: Rule, before: TableChanges, after: TableChanges) -> TrialStep:

@@ -231,7 +231,7 @@ tables:
         ("- users", "rules.yml:1: not a mapping of keys to values"),
         ("users: []", "unknown key 'users'"),
         ("tables: [users]", "tables is not a mapping"),
-        ("tables: {users: {type: filter}}", "users is not a list"),
+        ("tables: {users: {type: filter}}", "unknown key 'type' (known: rules, unlisted, keep, optional)"),
         ("tables:\n  users: [", "not valid YAML"),
         ("tables:\n\tusers: []", "rules.yml:2: not valid YAML: indent with spaces, not with a tab"),
         ("tables: {users: *hidden}", "rules.yml:1: not valid YAML: found undefined alias"),
