@@ -39,6 +39,7 @@ from pgsluice.replicator.start_checks import check_agreement, check_history
 from pgsluice.replicator.tasks import lasting, run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.published_tables import SeenTables
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from pgsluice.shared.config.stream_settings import StreamCompression, StreamSettings
@@ -131,7 +132,8 @@ async def _definitions(
     consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
     catalog, published = RelationCatalog(source, names, slot.catalog_xmin), await store.load_log()
     await catalog.begin()
-    return SourceDefinitions(catalog, store, histories, published, names.definitions_prefix, token, consequences)
+    prefix, seen = names.definitions_prefix, SeenTables(bucket)
+    return SourceDefinitions(catalog, store, histories, published, prefix, token, consequences, seen)
 
 
 def _compression(settings: StreamSettings) -> Callable[[bytes], bytes | None] | None:

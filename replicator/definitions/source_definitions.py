@@ -19,6 +19,7 @@ from pgsluice.replicator.source.copy_data import WantedMessages
 from pgsluice.replicator.source.relation_catalog import RelationCatalog
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.definition_log import DefinitionLog, LoggedDefinition, shortened
+from pgsluice.shared.broker.published_tables import SeenTables
 from pgsluice.shared.definitions.wording import in_words
 from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.encoder import encode_message
@@ -64,8 +65,10 @@ class SourceDefinitions:
         prefix: str,
         token: str,
         consequences: Consequences,
+        seen: SeenTables,
     ) -> None:
         self._consequences = consequences
+        self._seen = seen
         self._catalog = catalog
         self._store = store
         self._histories = dict(histories)
@@ -89,6 +92,11 @@ class SourceDefinitions:
     async def describe(self, relation: Relation, position: Position, xid: int) -> Table:
         """What ``relation`` says, completed by what is known of its table for the change at ``position`` of the transaction
         ``xid``."""
+        table = await self._described(relation, position, xid)
+        self._seen.note(table)
+        return table
+
+    async def _described(self, relation: Relation, position: Position, xid: int) -> Table:
         known = self._known(relation.oid, position) if self._token else None
         # one kind alone: completes a row's table, and nothing else has columns
         if isinstance(known, TableDefinition):
@@ -105,7 +113,10 @@ class SourceDefinitions:
 
     async def complete(self, xid: int, commit_lsn: LSN) -> Sequence[Table]:
         """Tables of which more is known from the transaction on that commits there, of which nothing has come yet."""
-        return await self._catalog.complete(xid, commit_lsn)
+        tables = await self._catalog.complete(xid, commit_lsn)
+        for table in tables:
+            self._seen.note(table)
+        return tables
 
     async def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
         """Returns the frame to publish for the logical message ``frame``, which would be the change at ``position`` of a
@@ -120,11 +131,15 @@ class SourceDefinitions:
             return FORGED
         definition = await self._consequences.note(PublishedDefinition(event, self._noted(event, position)), position)
         self._note(definition, position, committed_at)
+        # the others tell of no columns
+        if isinstance(event, TableDefined | TablePublished):
+            self._seen.note(_table_of(event.table))
         return encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, definition.encode()))
 
     async def flush(self, confirmed: LSN) -> None:
         """Makes durable what is news. Nothing that commits before ``confirmed`` comes again. Raises TransientError."""
         await self._consequences.flush()
+        await self._seen.flush()
         if self._has_news:
             await self._store.write_log(self._log)
             self._has_news = False
@@ -197,6 +212,17 @@ class SourceDefinitions:
 
     def _known(self, oid: int, position: Position) -> Defined | None:
         return self._histories.get(oid, History()).before(position)
+
+
+def _table_of(known: TableDefinition) -> Table:
+    """As rows of it are described that come next."""
+    is_full = known.replica_identity is ReplicaIdentity.FULL
+    columns = tuple(
+        _column(RelationColumn(is_full or each.number in known.identity_columns, each.name, each.type_oid, each.typmod), each)
+        for each in known.columns
+        if each.is_published
+    )
+    return Table(known.oid, known.schema, known.name, known.replica_identity, columns)
 
 
 def _completed(relation: Relation, known: TableDefinition) -> Table | None:

@@ -1,7 +1,8 @@
 """The tables that a group publishes, under ``tables`` in the state bucket.
 
-The replicator writes them at each start, from the source's catalog; workers check their rules and routes against them. What a
-change looks like is said by its message alone: a table may have been altered since either.
+The replicator writes them when its tables are chosen, from the source's catalog, and again before it publishes a row of a
+table that is another than was told. Workers check their rules and routes against them, notebooks have their columns. What a
+change looks like is said by its message alone: a table may have been altered since.
 """
 
 from __future__ import annotations
@@ -32,9 +33,55 @@ class PublishedTables:
 
 async def store_tables(bucket: StateBucket, tables: Sequence[Table], encoding: str) -> None:
     """``encoding`` is that of the source database. Raises TransientError when NATS does not answer."""
+    await bucket.put(TABLES_KEY, _record(tables, encoding))
+
+
+def _record(tables: Sequence[Table], encoding: str) -> PublishedTables:
     names = sorted(table.qualified_name for table in tables)
-    descriptors = pack([table.encode() for table in tables])
-    await bucket.put(TABLES_KEY, PublishedTables(tuple(names), descriptors, encoding))
+    return PublishedTables(tuple(names), pack([table.encode() for table in tables]), encoding)
+
+
+class SeenTables:
+    """Brings the record to what the stream has come to. ``note`` is told of tables as messages describe them, and ``flush``
+    writes what is news: before anything of these tables is published."""
+
+    def __init__(self, bucket: StateBucket) -> None:
+        self._bucket = bucket
+        self._told: dict[int, Table] = {}
+        self._news: dict[int, Table] = {}
+
+    def note(self, table: Table) -> None:
+        told = self._told.get(table.oid)
+        if told is None or _differs(told, table):
+            self._told[table.oid] = self._news[table.oid] = table
+
+    async def flush(self) -> None:
+        """Tables that are not in the record are no members of the group, or are told of when they are. Raises TransientError, or
+        TerminalError for a record that ``store_tables`` does not make."""
+        while self._news:
+            entry = await self._bucket.read(TABLES_KEY, PublishedTables)
+            if entry is None:
+                return
+            tables = _decoded(entry.value, self._bucket)
+            now = [self._now(table) for table in tables]
+            if now == tables or await self._bucket.update(TABLES_KEY, _record(now, entry.value.encoding), entry.revision):
+                self._news.clear()
+
+    def _now(self, told: Table) -> Table:
+        table = self._news.get(told.oid, told)
+        return table if _differs(told, table) else told
+
+
+def _differs(told: Table, now: Table) -> bool:
+    """Whether columns or names are others, or more is known of them."""
+    if _shape(told) != _shape(now):
+        return True
+    return any(column.number not in (0, before.number) for before, column in zip(told.columns, now.columns, strict=True))
+
+
+def _shape(table: Table) -> object:
+    columns = [(column.name, column.type_oid, column.typmod, column.identity_key) for column in table.columns]
+    return table.schema, table.name, table.replica_identity, columns
 
 
 async def is_text_unchecked(bucket: StateBucket) -> bool | None:
@@ -46,9 +93,11 @@ async def is_text_unchecked(bucket: StateBucket) -> bool | None:
 async def load_tables(bucket: StateBucket) -> list[Table] | None:
     """None before a replicator has told. Raises TerminalError for a record that ``store_tables`` does not make."""
     entry = await bucket.read(TABLES_KEY, PublishedTables)
-    if entry is None:
-        return None
+    return None if entry is None else _decoded(entry.value, bucket)
+
+
+def _decoded(record: PublishedTables, bucket: StateBucket) -> list[Table]:
     try:
-        return [Table.decode(descriptor) for descriptor in unpack(entry.value.descriptors)]
+        return [Table.decode(descriptor) for descriptor in unpack(record.descriptors)]
     except (KeyError, TypeError, ValueError) as error:
         raise malformed(TABLES_KEY, bucket.described, type(error).__name__, PublishedTables.MALFORMED_REMEDY) from None

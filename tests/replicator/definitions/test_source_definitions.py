@@ -17,6 +17,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.definition_log import DefinitionLog, LoggedDefinition, load_log
+from pgsluice.shared.broker.published_tables import SeenTables
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError
@@ -74,8 +75,9 @@ class Sessions:
         names, store = GroupNames(self.group), HistoryStore(self.bucket)
         catalog = RelationCatalog(self._source, names)
         histories, published_before = await store.load(), await store.load_log()
+        seen = SeenTables(self.bucket)
         consequences = Consequences(self._settings, None, frozenset, asyncio.Event())
-        return SourceDefinitions(catalog, store, histories, published_before, names.definitions_prefix, token, consequences)
+        return SourceDefinitions(catalog, store, histories, published_before, names.definitions_prefix, token, consequences, seen)
 
 
 @pytest_asyncio.fixture

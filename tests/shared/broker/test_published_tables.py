@@ -11,6 +11,9 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.message import Descriptor, split_body
 from pgsluice.shared.wire.table import Table
 from tests.replicated_group import Group
+from tests.replicator.test_replicator import process
+from tests.servers import NatsServer
+from tests.waiting import wait_until
 
 
 def recorded(group: Group) -> list[Table]:
@@ -44,6 +47,23 @@ def test_only_the_tables_of_the_group_are_recorded_and_a_later_start_records_ane
     assert [table.qualified_name for table in recorded(replication)] == ["public.t"]
     replication.replicate(without_copy=("other",))
     assert sorted(table.name for table in recorded(replication)) == ["other", "t"]
+
+
+def test_a_table_that_is_altered_while_the_replicator_runs_is_recorded_with_the_first_row_of_it(
+    replication: Group, nats_server: NatsServer
+) -> None:
+    with process(replication, nats_server) as replicator:
+        replicator.wait_for_log("replicating")
+        replication.source.execute("ALTER TABLE t ADD phone text; ALTER TABLE t RENAME v TO note; INSERT INTO t VALUES (1)")
+        wait_until(lambda: replication.stream_state().messages, what="the row")
+        [table] = recorded(replication)
+        assert [column.name for column in table.columns] == ["id", "note", "phone"]
+
+        def numbers() -> list[int]:
+            replication.source.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
+            return [column.number for column in recorded(replication)[0].columns]
+
+        wait_until(lambda: numbers() == [1, 2, 3], what="numbers of the columns", interval_s=0.2)
 
 
 def test_a_record_that_somebody_else_wrote_is_not_believed(replication: Group) -> None:
