@@ -21,8 +21,10 @@ from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.wire.definition import DefinedColumn, TableDefinition
 from pgsluice.shared.wire.table import NamePattern, ReplicaIdentity, Table, TableName, TablePattern, table_names
 
-_REMEDY = "correct the rules file and start again"
-_LIST_THEM = "name these columns in a rule or under 'keep' in the rules file, and start again"
+_REMEDY = (
+    "correct the rules file and start again (of a rule for a column that came later than the row, or is still to come, say"
+    " 'optional: true')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class RuleSet:
             return table
         unlisted = [each.name for each in table.columns if each.is_published and not _lists(entries, each.name)]
         if is_new and unlisted and _unlisted(entries) is Unlisted.REFUSE:
-            raise TerminalError("; ".join(_refusals(entries, f"{table.schema}.{table.name}", unlisted)), _LIST_THEM)
+            raise TerminalError("; ".join(_refusals(entries, f"{table.schema}.{table.name}", unlisted)), _REMEDY)
         cleared = unlisted if _unlisted(entries) is not Unlisted.KEEP else []
         return replace(table, columns=tuple(_defined(entries, each, each.name in cleared) for each in table.columns))
 
@@ -163,7 +165,7 @@ def _bind(rules: RuleSet, table: Table, also: TableName | None) -> BoundRules | 
         raise TerminalError("; ".join(misfits), _REMEDY)
     unlisted = list(_unlisted_problems(entries, table))
     if unlisted:
-        raise TerminalError("; ".join(unlisted), _LIST_THEM)
+        raise TerminalError("; ".join(unlisted), _REMEDY)
     steps = [step for entry in entries for rule in entry.rules if (step := _bound(entry, rule, table)) is not None]
     cleared, left = _cleared_columns(entries, table), table
     if cleared:
@@ -193,7 +195,7 @@ def _unlisted_problems(entries: Sequence[TableRules], table: Table) -> Iterator[
             for index in unlisted:
                 if _identifies(table, index):
                     named = f"column '{table.columns[index].name}' of table '{table.qualified_name}'"
-                    yield f"{place}: {named} is part of the key and cannot be NULL, and no rule names it"
+                    yield f"{place}: {named} is part of the key and cannot be NULL, and no rule names it (name it under 'keep')"
         case unreachable:
             assert_never(unreachable)
 
@@ -201,7 +203,7 @@ def _unlisted_problems(entries: Sequence[TableRules], table: Table) -> Iterator[
 def _refusals(entries: Sequence[TableRules], table: str, columns: Iterable[str]) -> Iterator[str]:
     place = _place_of(entries, Unlisted.REFUSE)
     for column in columns:
-        yield f"{place}: no rule names column '{column}' of table '{table}', and 'unlisted' is refuse"
+        yield f"{place}: no rule names column '{column}' of table '{table}', and 'unlisted' is refuse (name it in one, or under 'keep')"
 
 
 def _place_of(entries: Iterable[TableRules], unlisted: Unlisted) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pgsluice.console.program import run
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from tests.changes_builder import delete, insert, message, table, update
 from tests.servers import Database
@@ -118,6 +119,21 @@ def test_each_rule_tells_what_it_does_to_each_change(write: Any, capsys: pytest.
         '=> DELETE crm.people {"before":{"person":7}}',
         "4 changes: 1 dropped, 3 passed",
     ]
+
+
+def test_what_becomes_of_columns_that_no_rule_names_is_a_step_of_its_own(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = "tables:\n  users:\n    unlisted: null\n    keep: [id]\n    rules:\n" + RULES.partition("users:\n")[2]
+    lines = write("in.jsonl", b"".join(encode_lines(message(1, insert(wider(), b"7", b"ann@x.org", b"30", b"Ann")))))
+    shown = trial(capsys, [write("r.yaml", rules), lines])
+    assert shown[3].endswith("table 'users': unlisted: name \"Ann\" -> NULL")
+    assert shown[4] == '  => INSERT public.users {"after":{"id":7,"email":"a*******g","age":30,"name":null}}'
+    refusing = rules.replace("null", "refuse")
+    assert run(["rules", "test", write("r.yaml", refusing), lines]) == 70
+    assert "no rule names column 'name' of table 'public.users', and 'unlisted' is refuse" in capsys.readouterr().err
+
+
+def wider() -> Table:
+    return table("public.users", "id bigint", "email text", "age integer", "name text")
 
 
 def test_changes_come_from_standard_input_when_no_file_is_named(

@@ -12,6 +12,7 @@ from typing import Any
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import Outcome, apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.waiting import wait_until
 
 CLEAR = "clearvalue"
 COPY_DEADLINE_S = 120.0
@@ -223,3 +224,69 @@ def test_a_table_or_column_that_is_not_there_stops_the_start(
     assert outcome.code == 2, outcome.log
     for part in ("rules.yaml:2: table 'users'", "e_mail", "rules.yaml:3: table 'custmers'", "routing.yaml:1: table 'people'"):
         assert part in outcome.log
+
+
+MASK = '{type: transform, column: %s, parameters: {type: mask, mask_char: "*"}}'
+
+
+def test_a_mask_that_was_set_before_its_column_exists_hides_the_first_row_that_has_it(
+    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    """And a worker that starts while the replicator goes on knows the column."""
+    source_database.execute("CREATE TABLE users (id bigint PRIMARY KEY, email text)")
+    base = configuration(group, source_database, None, nats_server, **{"log-level": "debug"})
+    awaited = MASK.replace("{type", "{optional: true, type", 1) % "phone"
+    keys = keys_with_rules(base, tmp_path, f"tables:\n  users: [{MASK % 'email'}, {awaited}]\n", "{}")
+    with PgsluiceProcess("replicator", config=keys) as replicator, PgsluiceProcess("worker", "stdout", config=keys) as worker:
+        replicator.wait_for_log("replicating")
+        worker.wait_for_log("rules are in force")
+        source_database.execute(f"INSERT INTO users VALUES (1, '{CLEAR}')")
+        source_database.execute(f"ALTER TABLE users ADD phone text; INSERT INTO users VALUES (2, '{CLEAR}', '{CLEAR}')")
+        wait_until(lambda: worker.stdout().count("\n") == 2, what="the rows")
+        worker.terminate()
+        later = tmp_path / "later"
+        later.mkdir()
+        named = Outcome(
+            PgsluiceProcess(
+                *("worker", "stdout", "--name", "later", "--until-sequence", "current"),
+                config=keys_with_rules(base, later, f"tables:\n  users: [{MASK % 'email'}, {awaited}]\n", "{}"),
+            ),
+            COPY_DEADLINE_S,
+        )
+        replicator.terminate()
+        hidden = f"{CLEAR[0]}{'*' * (len(CLEAR) - 2)}{CLEAR[-1]}"
+        afters = [json.loads(line)["after"] for line in worker.stdout().splitlines()]
+    assert afters == [{"id": 1, "email": hidden}, {"id": 2, "email": hidden, "phone": hidden}]
+    check_nothing_leaked(succeed(named))
+    assert "rules are in force" in named.log
+    assert "has no column 'phone' yet" not in named.log
+
+
+def test_what_no_rule_names_is_null_at_the_target_or_stops_the_worker(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    source_database.execute(
+        "CREATE TABLE users (id bigint PRIMARY KEY, email text, secret text NOT NULL);"
+        f"INSERT INTO users VALUES (1, 'a{CLEAR}', '{CLEAR}')"
+    )
+    base = configuration(group, source_database, target_database, nats_server, **{"log-level": "debug"})
+    rules = f"tables:\n  users:\n    unlisted: UNLISTED\n    keep: [id]\n    rules: [{MASK % 'email'}]\n"
+    keys = keys_with_rules(base, tmp_path, rules.replace("UNLISTED", "null"), "{}")
+    copy_and_stream(keys)
+    source_database.execute(
+        f"INSERT INTO users VALUES (2, 'b{CLEAR}', '{CLEAR}'); UPDATE users SET secret = '{CLEAR}2' WHERE id = 1"
+    )
+    succeed(replicate(keys))
+    check_nothing_leaked(succeed(apply(keys)))
+    assert target_database.execute("SELECT id, secret FROM users ORDER BY id") == [(1, None), (2, None)]
+    assert CLEAR not in everything_in(target_database)
+    refusing = keys_with_rules(base, tmp_path, rules.replace("UNLISTED", "refuse").replace("[id]", "[id, secret]"), "{}")
+    with PgsluiceProcess("replicator", config=refusing) as replicator:
+        with PgsluiceProcess("worker", "stdout", "--name", "other", config=refusing) as worker:
+            worker.wait_for_log("rules are in force")
+            source_database.execute("ALTER TABLE users ADD ssn text")
+            source_database.execute(f"INSERT INTO users VALUES (3, 'c{CLEAR}', 'known', '{CLEAR}')")
+            assert worker.wait() == 70
+            assert "no rule names column 'ssn' of table 'public.users', and 'unlisted' is refuse" in worker.log()
+            assert "ssn" not in worker.stdout()
+        replicator.terminate()

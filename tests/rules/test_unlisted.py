@@ -70,8 +70,8 @@ def test_what_is_cleared_may_be_null_wherever_a_table_is_spoken_of() -> None:
 def test_a_copy_and_a_change_with_a_column_that_no_rule_names_are_refused_with_the_column() -> None:
     refusing = Transformation(users("refuse"))
     sentence = (
-        r"rules\.yml:2: table 'users': no rule names column 'ssn' of table 'public\.users', and 'unlisted' is refuse: "
-        "name these columns in a rule or under 'keep' in the rules file"
+        r"rules\.yml:2: table 'users': no rule names column 'ssn' of table 'public\.users', and 'unlisted' is refuse "
+        r"\(name it in one, or under 'keep'\): correct the rules file and start again"
     )
     with pytest.raises(TerminalError, match=sentence):
         refusing.apply(message(1, insert(USERS, b"1", b"abc", b"s")))
