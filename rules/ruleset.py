@@ -203,7 +203,8 @@ def _unlisted_problems(entries: Sequence[TableRules], table: Table) -> Iterator[
 def _refusals(entries: Sequence[TableRules], table: str, columns: Iterable[str]) -> Iterator[str]:
     place = _place_of(entries, Unlisted.REFUSE)
     for column in columns:
-        yield f"{place}: no rule names column '{column}' of table '{table}', and 'unlisted' is refuse (name it in one, or under 'keep')"
+        fact = f"no rule names column '{column}' of table '{table}', and 'unlisted' is refuse"
+        yield f"{place}: {fact} (name it in one, or under 'keep')"
 
 
 def _place_of(entries: Iterable[TableRules], unlisted: Unlisted) -> str:

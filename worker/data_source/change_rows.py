@@ -2,26 +2,29 @@
 
     sequence, number          the message, and the change's number in it, from 1
     position                  commit_lsn and ordinal as numbers: positions compare as the source's commits do
-    commit_lsn, commit_time, xid
+    position_text             the same as lines and files write it
+    committed_at, xid
     operation                 INSERT, UPDATE, DELETE or TRUNCATE
     schema, table
     before, after             the old row, as much of it as the source sent, and the new one: JSON text as ``worker stdout``
                               writes it, or columns of the one table that is read
     unchanged                 the columns that ``after`` does not hold because the source did not send them
+    as_text                   of typed rows: values that ``before`` and ``after`` have no place for, by their columns' names
 
-Columns are looked up by their names: one that a message's version of the table does not have is NULL.
+Typed columns are looked up by their numbers, where these are known, else by their names: one that a message's version of the
+table does not have is NULL. A value has no place that its column's type does not have, or whose column is not among those of the
+rows: it came later, or is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
 import orjson
 import pyarrow as pa
 
-from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW
 from pgsluice.shared.rows.changes import (
     DELETE,
@@ -36,7 +39,7 @@ from pgsluice.shared.rows.changes import (
 )
 from pgsluice.shared.wire.position import format_lsn
 from pgsluice.shared.wire.table import UNCHANGED, Table, Value
-from pgsluice.worker.data_source.typed_columns import arrow_column
+from pgsluice.worker.data_source.typed_columns import fitting_column
 from pgsluice.worker.sinks.lines.json_rows import lines_of_slots, new_rows, object_slots, old_rows, whole_columns
 
 UNIX_EPOCH_US = 946_684_800_000_000
@@ -46,8 +49,12 @@ BATCH_BYTES = 8 * 1024 * 1024  # of bodies: a row of Arrow costs about as much a
 
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 
-WantsTable = Callable[[str, str], bool]
+WantsTable = Callable[[int, str, str], bool]
 WantsTransaction = Callable[[Transaction], bool]
+
+
+_Misfits = dict[str, dict[str, str]]
+"""Of the old and of the new row, by "before" and "after"."""
 
 
 class _Rows(NamedTuple):
@@ -59,14 +66,17 @@ class _Rows(NamedTuple):
     before: pa.Array
     after: pa.Array
     unchanged: Sequence[Sequence[str]]
+    as_text: Sequence[_Misfits | None]
 
 
 @dataclass(frozen=True)
 class ChangeRows:
-    """Makes rows of ``schema``, which is Arrow's form of what Spark was told."""
+    """Makes rows of ``schema``, which is Arrow's form of what Spark was told. ``wants_table`` is asked for an OID, a schema and a
+    name; ``numbers`` are those of the columns of typed rows, by their names."""
 
     schema: pa.Schema
     wants_table: WantsTable
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     def batch(self, message: MessageChanges, wants: WantsTransaction) -> pa.RecordBatch | None:
         """The rows of the transactions that are wanted; None without any. Raises WireError for a value that cannot be told."""
@@ -79,10 +89,10 @@ class ChangeRows:
             case Truncation():
                 if part.change_index not in unwanted:
                     for table in part.tables:
-                        if self.wants_table(*table.source_name):
+                        if self.wants_table(table.oid, *table.source_name):
                             yield self._truncation(table, part.change_index)
             case TableChanges():
-                if self.wants_table(*part.table.source_name):
+                if self.wants_table(part.table.oid, *part.table.source_name):
                     if not unwanted.isdisjoint(part.change_indexes):
                         kept = [row for row, index in enumerate(part.change_indexes) if index not in unwanted]
                         part = part.select(kept)
@@ -94,12 +104,46 @@ class ChangeRows:
 
     def _truncation(self, table: Table, index: int) -> _Rows:
         nothing = pa.nulls(1, self._image)
-        return _Rows(table, [index], ["TRUNCATE"], nothing, nothing, [()])
+        return _Rows(table, [index], ["TRUNCATE"], nothing, nothing, [()], [None])
 
     def _changes(self, part: TableChanges) -> _Rows:
         operations = [_OPERATIONS[operation] for operation in part.operations]
-        images = _typed_images(part, self._image) if pa.types.is_struct(self._image) else _json_images(part)
+        images = self._typed_images(part) if pa.types.is_struct(self._image) else _json_images(part)
         return _Rows(part.table, part.change_indexes, operations, *images)
+
+    def _typed_images(self, part: TableChanges) -> Images:
+        unchanged: list[list[str]] = [[] for _ in range(len(part))]
+        as_text: list[_Misfits | None] = [None] * len(part)
+        is_deleted = [operation == DELETE for operation in part.operations]
+        is_alone = [kind == NO_OLD_ROW for kind in part.old_kinds or bytes(len(part))]
+        nothing: list[Value] = [None] * len(part)
+        befores, afters = dict[str, pa.Array](), dict[str, pa.Array]()
+        for place, name in self._places(part.table):
+            old = nothing if place is None or part.old is None else part.old[place]
+            old = [None if value is UNCHANGED else value for value in old]
+            new = nothing if place is None else _without_unchanged(part, place, old, unchanged)
+            for image, typed, values in (("before", befores, old), ("after", afters, new)):
+                misfits: Iterable[int] = range(len(part))
+                if name is not None:
+                    typed[name], misfits = fitting_column(values, self._image.field(name).type)  # type: ignore[arg-type]
+                if place is not None:
+                    _note_misfits(as_text, image, part.table.columns[place].name, values, misfits)
+        images = [[typed[each.name] for each in self._image] for typed in (befores, afters)]
+        nulls = pa.array(is_alone), pa.array(is_deleted)
+        return _struct(images[0], self._image, nulls[0]), _struct(images[1], self._image, nulls[1]), unchanged, as_text
+
+    def _places(self, table: Table) -> Iterator[tuple[int | None, str | None]]:
+        """Each field of the rows with the place of its column, and then the columns that have no field."""
+        numbers = {column.number: place for place, column in enumerate(table.columns) if column.number}
+        names = {column.name: (place, column.number) for place, column in enumerate(table.columns)}
+        taken = set()
+        for each in self._image:
+            number, (place, its_number) = self.numbers.get(each.name, 0), names.get(each.name, (None, 0))
+            if number and (its_number or number in numbers):
+                place = numbers.get(number)
+            taken.add(place)
+            yield place, each.name
+        yield from ((place, None) for place in range(len(table.columns)) if place not in taken)
 
     @property
     def _image(self) -> pa.DataType:
@@ -111,13 +155,14 @@ class ChangeRows:
         stamps = [transactions[index] for index in indexes]
         lsns = [stamp.commit_lsn for stamp in stamps]
         ordinals = [stamp.first_ordinal + index - stamp.first_change for index, stamp in zip(indexes, stamps, strict=True)]
+        texts = _lsn_texts(lsns)
         position = [pa.array(numbers, pa.int64()) for numbers in (lsns, ordinals)]
         columns = {
             "sequence": [message.sequence] * len(indexes),
             "number": [index + 1 for index in indexes],
             "position": pa.StructArray.from_arrays(position, fields=list(self.schema.field("position").type)),
-            "commit_lsn": list(map(_lsn_texts(lsns).__getitem__, lsns)),
-            "commit_time": [UNIX_EPOCH_US + stamp.committed_at for stamp in stamps],
+            "position_text": [f"{texts[lsn]}:{ordinal}" for lsn, ordinal in zip(lsns, ordinals, strict=True)],
+            "committed_at": [UNIX_EPOCH_US + stamp.committed_at for stamp in stamps],
             "xid": [stamp.xid for stamp in stamps],
             "operation": [operation for rows in tables for operation in rows.operations],
             "schema": [rows.table.schema for rows in tables for _ in rows.indexes],
@@ -125,6 +170,7 @@ class ChangeRows:
             "before": pa.concat_arrays([rows.before for rows in tables]),
             "after": pa.concat_arrays([rows.after for rows in tables]),
             "unchanged": [names for rows in tables for names in rows.unchanged],
+            "as_text": [misfits for rows in tables for misfits in rows.as_text],
         }
         arrays = [_array(columns[field.name], field.type) for field in self.schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -150,8 +196,8 @@ def _lsn_texts(lsns: Iterable[int]) -> dict[int, str]:
     return {lsn: format_lsn(lsn) for lsn in set(lsns)}
 
 
-Images = tuple[pa.Array, pa.Array, Sequence[Sequence[str]]]
-"""Old rows, new rows, and the columns that each new row lacks."""
+Images = tuple[pa.Array, pa.Array, Sequence[Sequence[str]], Sequence[_Misfits | None]]
+"""Old rows, new rows, the columns that each new row lacks, and the values that have no place in either."""
 
 
 def _json_images(part: TableChanges) -> Images:
@@ -159,29 +205,11 @@ def _json_images(part: TableChanges) -> Images:
     if columns is not None:
         lines = lines_of_slots([*object_slots(part.table, columns, range(len(columns))), b"\n"], len(part))
         after = pa.array([line[:-1] for line in lines], pa.string())
-        return pa.nulls(len(part), pa.string()), after, [()] * len(part)
+        return pa.nulls(len(part), pa.string()), after, [()] * len(part), [None] * len(part)
     befores = old_rows(part)
     afters, unchanged = new_rows(part, befores)
     texts = [pa.array([None if row is None else orjson.dumps(row) for row in rows], pa.string()) for rows in (befores, afters)]
-    return texts[0], texts[1], [unchanged.get(row, ()) for row in range(len(part))]
-
-
-def _typed_images(part: TableChanges, image: pa.StructType) -> Images:
-    places = {column.name: place for place, column in enumerate(part.table.columns)}
-    unchanged: list[list[str]] = [[] for _ in range(len(part))]
-    is_deleted = [operation == DELETE for operation in part.operations]
-    old_kinds = part.old_kinds or bytes(len(part))
-    nothing: list[Value] = [None] * len(part)
-    befores, afters = [], []
-    for field in image:
-        place = places.get(field.name)
-        old = nothing if place is None or part.old is None else part.old[place]
-        old = [None if value is UNCHANGED else value for value in old]
-        new = nothing if place is None else _without_unchanged(part, place, old, unchanged)
-        befores.append(_typed_column(part.table, field, old))
-        afters.append(_typed_column(part.table, field, new))
-    no_old = pa.array([kind == NO_OLD_ROW for kind in old_kinds])
-    return _struct(befores, image, no_old), _struct(afters, image, pa.array(is_deleted)), unchanged
+    return texts[0], texts[1], [unchanged.get(row, ()) for row in range(len(part))], [None] * len(part)
 
 
 def _without_unchanged(part: TableChanges, place: int, old: Sequence[Value], unchanged: list[list[str]]) -> Sequence[Value]:
@@ -198,14 +226,12 @@ def _without_unchanged(part: TableChanges, place: int, old: Sequence[Value], unc
     return taken
 
 
-def _typed_column(table: Table, field: pa.Field, values: Sequence[Value]) -> pa.Array:
-    try:
-        return arrow_column(values, field.type)  # type: ignore[arg-type]
-    except (ValueError, NotImplementedError):  # the text of Arrow's errors quotes the value
-        raise WireError(
-            f"a value of {table.qualified_name}.{field.name} cannot be told as {field.type}",
-            "read the table by the option 'tables' in place of 'table': its rows are JSON text then, which takes any value",
-        ) from None
+def _note_misfits(as_text: list[_Misfits | None], image: str, column: str, values: Sequence[Value], rows: Iterable[int]) -> None:
+    for row in rows:
+        value = values[row]
+        if isinstance(value, bytes):
+            noted = as_text[row] = as_text[row] or {}
+            noted.setdefault(image, {})[column] = value.decode(errors="backslashreplace")
 
 
 def _struct(columns: Sequence[pa.Array], image: pa.StructType, is_null: pa.Array) -> pa.Array:

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -36,10 +37,10 @@ from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.worker.batches.broker_connection import BrokerConnection, process_connection
 from pgsluice.worker.batches.change_reader import Body, ChangeReader
 from pgsluice.worker.batches.planning import BatchLimit
-from pgsluice.worker.data_source.change_rows import ChangeRows, gathered
+from pgsluice.worker.data_source.change_rows import ChangeRows, WantsTable, gathered
 from pgsluice.worker.data_source.feed_stream import FeedOffset, FeedRange, FeedStream, check_follows, missing_error
-from pgsluice.worker.data_source.read_options import ReadSettings, read_settings
-from pgsluice.worker.data_source.typed_columns import row_type
+from pgsluice.worker.data_source.read_options import ReadSettings, UntilEnd, read_settings
+from pgsluice.worker.data_source.typed_columns import NUMBER, row_type
 
 FORMAT = "pgsluice"
 
@@ -64,15 +65,17 @@ class ChangeFeed(DataSource):  # type: ignore[misc]
         return FORMAT
 
     def schema(self) -> StructType:
-        if self._options.table is None:
-            return change_schema(StringType())
-        return change_schema(row_type(_stream(self._options).table()))
+        if self._options.table is not None:
+            return change_schema(row_type(_stream(self._options).table()))
+        if self._options.tables:
+            _stream(self._options).check_tables()
+        return change_schema(StringType())
 
     def reader(self, schema: StructType) -> ChangeFeedReader:
         return ChangeFeedReader(self._options, _checked(schema))
 
     def streamReader(self, schema: StructType) -> ChangeFeedStreamReader:  # noqa: N802  Spark's name
-        if self._options.until is not None:
+        if self._options.until != UntilEnd():
             raise UsageError("the option 'until' is for spark.read", "a stream ends by trigger(availableNow=True), or goes on")
         return ChangeFeedStreamReader(self._options, _checked(schema))
 
@@ -84,8 +87,8 @@ def change_schema(image: DataType) -> StructType:
         "sequence": LongType(),
         "number": IntegerType(),
         "position": position,
-        "commit_lsn": StringType(),
-        "commit_time": TimestampType(),
+        "position_text": StringType(),
+        "committed_at": TimestampType(),
         "xid": LongType(),
         "operation": StringType(),
         "schema": StringType(),
@@ -93,6 +96,7 @@ def change_schema(image: DataType) -> StructType:
         "before": image,
         "after": image,
         "unchanged": ArrayType(StringType()),
+        "as_text": StructType([StructField(name, MapType(StringType(), StringType())) for name in ("before", "after")]),
     }
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
@@ -130,13 +134,26 @@ class _TaskReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, FeedPartition):
             return  # Spark asks for one part even when there is nothing to read
-        rows = ChangeRows(to_arrow_schema(self._schema, timezone="UTC"), self._options.wants)
+        rows = ChangeRows(to_arrow_schema(self._schema, timezone="UTC"), self._wants(partition.range.oid), self._numbers)
         try:
             yield from gathered(self._batches(rows, partition.range))
         except PgsluiceError:
             raise
         except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
             raise unexpected(error, "a task") from None
+
+    def _wants(self, oid: int | None) -> WantsTable:
+        """One table is known by its OID, so that its changes under an earlier name are among them, and by its name, so that those
+        of a table are that was made anew."""
+        table = self._options.table
+        if table is None:
+            return self._options.wants
+        return lambda found, schema, name: found == oid or table.matches(schema, name)
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        image = self._schema["after"].dataType
+        return {each.name: each.metadata.get(NUMBER, 0) for each in image} if isinstance(image, StructType) else {}
 
     def _batches(self, rows: ChangeRows, part: FeedRange) -> Iterator[tuple[pa.RecordBatch, int]]:
         after, is_torn = part.after, part.is_first
@@ -146,7 +163,7 @@ class _TaskReader:
             message = decode_changes(
                 body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
             )
-            batch = rows.batch(message, _Wanted(part.since, is_torn))
+            batch = rows.batch(message, _Wanted(part.since, part.until, is_torn))
             is_torn = is_torn and not _begins_one(message)
             if batch is not None:
                 yield batch, len(body.data)
@@ -172,11 +189,13 @@ class _Wanted:
     """``is_torn``: what is left of a transaction whose beginning is gone is not wanted."""
 
     since: int
+    until: int | None
     is_torn: bool
 
     def __call__(self, transaction: Transaction) -> bool:
         is_late_enough = not self.since or transaction.committed_at >= self.since
-        return is_late_enough and (transaction.begins or not self.is_torn)
+        is_early_enough = self.until is None or transaction.committed_at <= self.until
+        return is_late_enough and is_early_enough and (transaction.begins or not self.is_torn)
 
 
 def _begins_one(message: MessageChanges) -> bool:

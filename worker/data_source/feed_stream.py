@@ -8,7 +8,7 @@ nothing of such readers, so it keeps nothing for them: what every worker has app
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, assert_never
@@ -18,11 +18,19 @@ from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.errors import HistoryError, MissingMessagesError, StreamBehindError, TerminalError, UsageError
 from pgsluice.shared.wire.position import Anchor
-from pgsluice.shared.wire.table import Table
+from pgsluice.shared.wire.table import Table, TablePattern
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader, Mark, publisher_prefix
 from pgsluice.worker.batches.planning import PARTITION_BYTES, BatchLimit, plan_end, tile
-from pgsluice.worker.data_source.read_options import FromBeginning, FromSequence, FromTime, ReadSettings
+from pgsluice.worker.data_source.read_options import (
+    FromBeginning,
+    FromSequence,
+    FromTime,
+    ReadSettings,
+    UntilEnd,
+    UntilSequence,
+    UntilTime,
+)
 
 DISORDER_US = 10_000_000
 """Commit times of transactions that commit at the same moment are not quite in commit order; clocks are set, too."""
@@ -60,7 +68,8 @@ class FeedOffset:
 class FeedRange:
     """One task's part: messages ``first_sequence`` to ``last_sequence``. The first of them follows the change at ``after``, where
     that is known. ``is_first``: of its batch, so that what does not begin in it began in messages that are gone. ``since`` is
-    that of FeedOffset, ``id_prefix`` that of ChangeReader. Picklable."""
+    that of FeedOffset, ``until`` its opposite; ``id_prefix`` that of ChangeReader; ``oid`` the one table's that is read.
+    Picklable."""
 
     first_sequence: int
     last_sequence: int
@@ -68,6 +77,8 @@ class FeedRange:
     after: Anchor | None
     since: int
     id_prefix: str
+    until: int | None = None
+    oid: int | None = None
 
 
 class FeedStream:
@@ -78,22 +89,48 @@ class FeedStream:
         self._options = options
         self._changes = ChangeReader(connection)
         self._marks: dict[int, Mark] = {}
+        self._found_oid: int | None = None
 
     def table(self) -> Table:
         """The one that the option ``table`` names, as the group publishes it now."""
         pattern = self._options.table
         assert pattern is not None
         self.state()
-        published = self._connection.ask(lambda client: load_tables(StateBucket(client, self._connection.names))) or []
+        published = self._published()
         found = [table for table in published if pattern.matches(table.schema, table.name)]
         if len(found) == 1:
             return found[0]
         if found:
             names = ", ".join(sorted(table.qualified_name for table in found))
             raise UsageError(f"several tables are called '{pattern.text}': {names}", "write the schema too")
+        raise self._unknown(pattern, published)
+
+    def check_tables(self) -> None:
+        """Raises UsageError when one of the option ``tables`` is not there. A pattern may wait for tables to come, or ask for
+        such as left the group."""
+        self.state()
+        published = self._published()
+        for pattern in self._options.tables:
+            if pattern.is_name and not any(pattern.matches(table.schema, table.name) for table in published):
+                raise self._unknown(pattern, published)
+
+    def _oid(self) -> int | None:
+        """That of the one table that is read, as it was first found."""
+        pattern = self._options.table
+        if pattern is not None and self._found_oid is None:
+            oids = (table.oid for table in self._published() if pattern.matches(table.schema, table.name))
+            self._found_oid = next(oids, None)
+        return self._found_oid
+
+    def _published(self) -> list[Table]:
+        return self._connection.ask(lambda client: load_tables(StateBucket(client, self._connection.names))) or []
+
+    def _unknown(self, pattern: TablePattern, published: Sequence[Table]) -> UsageError:
         close = get_close_matches(pattern.text, [name for table in published for name in (table.name, table.qualified_name)], n=1)
         remedy = f"did you mean '{close[0]}'?" if close else "'pgsluice status' lists its tables"
-        raise UsageError(f"group '{self._options.group}' publishes no table '{pattern.text}'", remedy)
+        if self._options.tables:
+            remedy += f" (of a table that left the group, a pattern like '{pattern.text}*' reads what is there)"
+        return UsageError(f"group '{self._options.group}' publishes no table '{pattern.text}'", remedy)
 
     def state(self) -> StreamState:
         state = self._changes.state()
@@ -122,12 +159,26 @@ class FeedStream:
 
     def end(self) -> int:
         """The last sequence that the option ``until`` allows; no transaction is open at its end."""
-        state, until = self.state(), self._options.until
-        if until is None:
-            return self.newest_settled(state)
-        if until > state.last_sequence:
-            raise _not_yet("until", until, state)
-        return self._mark(until).settled
+        state = self.state()
+        match self._options.until:
+            case UntilEnd():
+                return self.newest_settled(state)
+            case UntilSequence(sequence):
+                if sequence > state.last_sequence:
+                    raise _not_yet("until", sequence, state)
+                return self._mark(sequence).settled
+            case UntilTime(committed_at):
+                past = self._first_committed_after(state, committed_at + DISORDER_US)
+                return self.newest_settled(state) if past > state.last_sequence else self._settled_at(past, state)
+            case unreachable:
+                assert_never(unreachable)
+
+    def _settled_at(self, sequence: int, state: StreamState) -> int:
+        """The first place at message ``sequence`` or behind it where no transaction is open, else the newest one."""
+        first, newest = self._mark(sequence), self._mark(state.last_sequence)
+        if newest.settled < sequence:
+            return newest.settled
+        return plan_end(sequence - 1, first.bytes_before, newest, _ONE_TRANSACTION, self._mark)
 
     def newest_settled(self, state: StreamState) -> int:
         """The newest message at whose end no transaction is open; 0 in a stream that holds none."""
@@ -157,9 +208,12 @@ class FeedStream:
         total_bytes = self._mark(end).bytes_through - self._mark(first).bytes_before
         names = self._connection.names
         prefix = self._connection.ask(lambda client: publisher_prefix(StateBucket(client, names), names))
+        until = self._options.until.committed_at if isinstance(self._options.until, UntilTime) else None
         tiles = tile(first - 1, end, total_bytes, parallelism, PARTITION_BYTES)
         anchors = {start.sequence + 1: start.anchor}
-        return [FeedRange(low, high, low == first, anchors.get(low), start.since, prefix) for low, high in tiles]
+        return [
+            FeedRange(low, high, low == first, anchors.get(low), start.since, prefix, until, self._oid()) for low, high in tiles
+        ]
 
     def forget_before(self, sequence: int) -> None:
         """Nobody will ask for what is before."""

@@ -46,30 +46,54 @@ class FromTime:
 From = FromBeginning | FromSequence | FromTime
 
 
+@dataclass(frozen=True, slots=True)
+class UntilEnd:
+    """The end of the stream when an action is planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class UntilSequence:
+    """Transactions that are complete in message ``sequence`` or before."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class UntilTime:
+    """Transactions that committed at that time or earlier, in microseconds since 2000-01-01 UTC."""
+
+    committed_at: int
+
+
+Until = UntilEnd | UntilSequence | UntilTime
+
+
 def _from(text: str) -> From:
     """Raises ValueError with the end of a sentence, as all functions here do that read a text."""
     if text.lower() == "beginning":
         return FromBeginning()
     if _is_sequence(text):
         return FromSequence(int(text))
+    return FromTime(_time(text, "beginning"))
+
+
+def _time(text: str, word: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError("is neither 'beginning' nor a sequence nor a time") from None
+        raise ValueError(f"is neither '{word}' nor a sequence nor a time") from None
     if moment.tzinfo is None:
         raise ValueError("has no time zone")
     if moment > datetime.now(UTC):
         raise ValueError("is a time that has not come yet")
     since = moment - _EPOCH
-    return FromTime((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _until(text: str) -> int | None:
+def _until(text: str) -> Until:
     if text.lower() == "end":
-        return None
-    if _is_sequence(text):
-        return int(text)
-    raise ValueError("is neither 'end' nor a sequence")
+        return UntilEnd()
+    return UntilSequence(int(text)) if _is_sequence(text) else UntilTime(_time(text, "end"))
 
 
 def _is_sequence(text: str) -> bool:
@@ -106,7 +130,7 @@ def _option(name: str, help_text: str, example: str, default: str, parse: Callab
 @settings
 class ReadSettings:
     """``table`` is the one table whose columns are typed; ``tables`` are those whose changes are read, all when there are none.
-    ``until`` is the last sequence, None for the end of the stream. Picklable."""
+    Picklable."""
 
     group: str = read(GROUP)
     nats: NatsSettings = part(NatsSettings)
@@ -114,7 +138,10 @@ class ReadSettings:
         _option("from", "Where to begin: beginning, a sequence, or a time", "2026-01-31T09:15:00Z", "beginning", _from),
         then=_from,
     )
-    until: int | None = read(_option("until", "Last sequence to read, or end (spark.read)", "1200", "end", _until), then=_until)
+    until: Until = read(
+        _option("until", "Where to end: end, a sequence, or a time (spark.read)", "2026-01-31T10:15:00Z", "end", _until),
+        then=_until,
+    )
     tables: tuple[TablePattern, ...] = read(
         _option("tables", "Tables to read: table, schema.table, schema.* or order_*", "orders,shop.*", "", _patterns),
         then=_patterns,
@@ -138,10 +165,9 @@ class ReadSettings:
     def limit(self) -> BatchLimit:
         return BatchLimit(self.batch_messages, self.batch_bytes)
 
-    def wants(self, schema: str, name: str) -> bool:
-        """Whether changes of that table are read."""
-        patterns = (self.table,) if self.table is not None else self.tables
-        return not patterns or any(pattern.matches(schema, name) for pattern in patterns)
+    def wants(self, _oid: int, schema: str, name: str) -> bool:
+        """Whether changes of that table are read, where they are chosen by ``tables``."""
+        return not self.tables or any(pattern.matches(schema, name) for pattern in self.tables)
 
 
 def read_settings(given: Mapping[str, str]) -> ReadSettings:

@@ -50,9 +50,16 @@ _ELEMENTS = {
 _BOX_ARRAY = 1020  # the one whose elements are apart by semicolons
 
 
+NUMBER = "number"
+"""In the metadata of a field: the number of its column, by which it is found in every version of its table; 0 where it is not
+known."""
+
+
 def row_type(table: Table) -> spark.StructType:
     """The table's columns in order; each may be NULL, for what was not sent is."""
-    return spark.StructType([spark.StructField(column.name, spark_type(column)) for column in table.columns])
+    return spark.StructType(
+        [spark.StructField(column.name, spark_type(column), metadata={NUMBER: column.number}) for column in table.columns]
+    )
 
 
 def spark_type(column: Column) -> spark.DataType:
@@ -68,9 +75,32 @@ def _scalar_type(oid: int, typmod: int) -> spark.DataType:
     return _SCALARS.get(oid, spark.StringType())
 
 
+def fitting_column(values: Sequence[bytes | None], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """Of texts as the server writes them, in UTC; and the places of those that the type does not have, which are NULL in it: NaN
+    in a decimal, infinity and the years before 1 and after 9999 in a time, an array of several dimensions."""
+    try:
+        return arrow_column(values, kind), []
+    except _MISFITS:
+        misfits = [place for place, value in enumerate(values) if not _fits(value, kind)]
+        kept: list[bytes | None] = list(values)
+        for place in misfits:
+            kept[place] = None
+        return arrow_column(kept, kind), misfits
+
+
+_MISFITS = (ValueError, KeyError, NotImplementedError)
+
+
+def _fits(value: bytes | None, kind: pa.DataType) -> bool:
+    try:
+        arrow_column([value], kind)
+    except _MISFITS:
+        return False
+    return True
+
+
 def arrow_column(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
-    """Of texts as the server writes them, in UTC. Raises ValueError for one that the type does not have: NaN in a decimal,
-    infinity and the years before 1 and after 9999 in a time, an array of several dimensions."""
+    """Raises ValueError, KeyError or NotImplementedError for a text that the type does not have."""
     if pa.types.is_list(kind):
         return _list_column(values, kind)
     return arrow_values(values, kind)

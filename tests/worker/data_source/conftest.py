@@ -50,6 +50,7 @@ class Feed:
         self.nats = nats
         self.group = group
         self.options = {"nats-url": nats.url, "group": group}
+        self.source = source
         self._replication = Group(group, source, nats)
 
     def publish(self, *statements: str) -> None:

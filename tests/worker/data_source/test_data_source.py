@@ -50,8 +50,10 @@ def test_a_batch_reads_every_change_in_commit_order_as_json(spark: SparkSession,
     assert numbered_in_their_messages(rows[:-1])
     assert (rows[-1].sequence, rows[-1].number) == (rows[-2].sequence, rows[-2].number), "a TRUNCATE of two tables is one change"
     assert len({row.xid for row in rows}) == 4
-    assert all(f"{row.position.commit_lsn >> 32:X}/{row.position.commit_lsn & 0xFFFFFFFF:X}" == row.commit_lsn for row in rows)
-    assert all(timedelta() <= datetime.now(UTC) - instant(row.commit_time) < timedelta(minutes=5) for row in rows)
+    assert [row.position_text for row in rows] == [
+        f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}:{ordinal}" for lsn, ordinal in (row.position for row in rows)
+    ]
+    assert all(timedelta() <= datetime.now(UTC) - instant(row.committed_at) < timedelta(minutes=5) for row in rows)
     assert [row.unchanged for row in rows] == [[]] * 7
 
 
@@ -122,14 +124,17 @@ def test_reading_begins_and_ends_at_sequences_between_transactions(spark: SparkS
             feed.rows(spark, **options)
 
 
-def test_reading_begins_with_what_committed_at_a_time_or_later(spark: SparkSession, feed: Feed) -> None:
+def test_reading_begins_and_ends_at_times_of_commits(spark: SparkSession, feed: Feed) -> None:
     feed.publish("CREATE TABLE t (id int PRIMARY KEY)")
     for number in range(1, 4):
         feed.publish(f"INSERT INTO t VALUES ({number * 10})", f"INSERT INTO t VALUES ({number * 10 + 1})")
     rows = feed.rows(spark)
-    times = [instant(row.commit_time) for row in rows]
+    times = [instant(row.committed_at) for row in rows]
     for number, time in enumerate(times):
         assert ids(feed.rows(spark, from_=time.isoformat())) == ids(rows)[number:]
+        assert ids(feed.rows(spark, until=time.isoformat())) == ids(rows)[: number + 1]
+    assert ids(feed.rows(spark, from_=times[1].isoformat(), until=times[3].isoformat())) == ids(rows)[1:4]
+    assert ids(feed.rows(spark, until=(times[0] - timedelta(microseconds=1)).isoformat())) == []
     assert ids(feed.rows(spark, from_=(times[-1] + timedelta(microseconds=1)).isoformat())) == []
     assert ids(feed.rows(spark, from_=(times[0] - timedelta(days=1)).isoformat())) == ids(rows)
 
@@ -137,7 +142,7 @@ def test_reading_begins_with_what_committed_at_a_time_or_later(spark: SparkSessi
 def test_a_stream_begins_at_a_time_and_goes_on_from_its_checkpoint(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     feed.publish("CREATE TABLE t (id int PRIMARY KEY)")
     feed.publish(*(f"INSERT INTO t VALUES ({number})" for number in range(1, 5)))
-    time = instant(feed.rows(spark)[2].commit_time).isoformat()
+    time = instant(feed.rows(spark)[2].committed_at).isoformat()
     assert [ids(batch) for batch in run(feed.stream(spark, from_=time), tmp_path)] == [[3, 4]]
     assert run(feed.stream(spark, from_=time), tmp_path) == []
     feed.publish("INSERT INTO t SELECT generate_series(5, 6)")

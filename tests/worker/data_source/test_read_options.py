@@ -23,7 +23,8 @@ from tests.worker.data_source.conftest import Feed, run
         ({"from": "yesterday"}, "from 'yesterday' (given) is neither 'beginning' nor a sequence nor a time"),
         ({"from": "2026-01-31T09:15:00"}, "from '2026-01-31T09:15:00' (given) has no time zone"),
         ({"from": "9999-01-01T00:00:00Z"}, "is a time that has not come yet"),
-        ({"until": "soon"}, "until 'soon' (given) is neither 'end' nor a sequence"),
+        ({"until": "2026-01-31T09:15:00"}, "until '2026-01-31T09:15:00' (given) has no time zone"),
+        ({"until": "soon"}, "until 'soon' (given) is neither 'end' nor a sequence nor a time"),
         ({"table": "a", "tables": "b"}, "table and tables are both given: give one of them"),
         ({"table": "public.*"}, "table 'public.*' (given) is a pattern, but one table is needed"),
         ({"tables": "a.b.c"}, "tables 'a.b.c' (given) is not a table"),
@@ -47,7 +48,9 @@ def test_a_group_and_a_table_that_are_not_there_are_named(spark: SparkSession, f
     feed.publish("CREATE TABLE orders (id int PRIMARY KEY)")
     with pytest.raises(PySparkException, match=rf"group '{feed.group}' publishes no table 'order': did you mean 'orders'"):
         feed.read(spark, table="order")
-    assert feed.rows(spark) == []
+    with pytest.raises(PySparkException, match=r"publishes no table 'public\.order': did you mean 'public\.orders'"):
+        feed.read(spark, tables="orders, public.order")
+    assert feed.rows(spark) == feed.rows(spark, tables="orders, shop.*") == []
 
 
 def test_a_broker_that_is_not_there_is_one_sentence_without_a_secret(spark: SparkSession, feed: Feed) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pgsluice.shared.broker.published_tables import load_tables
+from tests.replicated_group import Group
+from tests.replicator.test_replicator import process
+from tests.servers import NatsServer
+from tests.waiting import wait_until
 from tests.worker.data_source.conftest import Feed, images, instant
 
 TYPED = """
@@ -98,12 +101,40 @@ ODD_VALUES = {"n": ("numeric(6, 2)", "NaN"), "d": ("date", "infinity"), "a": ("i
 """By table: a type of Postgres, and a value that Spark's does not have."""
 
 
-def test_a_value_that_a_type_does_not_have_is_refused_without_being_shown(spark: SparkSession, feed: Feed) -> None:
+def test_a_value_that_a_type_does_not_have_is_beside_it_as_text(spark: SparkSession, feed: Feed) -> None:
     feed.publish(*(f"CREATE TABLE {name} (id int PRIMARY KEY, odd {kind})" for name, (kind, _) in ODD_VALUES.items()))
-    feed.publish(*(f"INSERT INTO {name} VALUES (1, '{value}')" for name, (_, value) in ODD_VALUES.items()))
+    feed.publish(*(f"INSERT INTO {name} VALUES (1, '{value}'), (2, NULL)" for name, (_, value) in ODD_VALUES.items()))
     for name, (_, value) in ODD_VALUES.items():
-        with pytest.raises(PySparkException) as caught:
-            feed.rows(spark, table=name)
-        assert f"a value of public.{name}.odd cannot be told as" in str(caught.value)
-        assert value not in str(caught.value)
-    assert [row.table for row in feed.rows(spark)] == [*ODD_VALUES]
+        odd, plain = feed.rows(spark, table=name)
+        assert (odd.after.asDict(), odd.as_text.before, odd.as_text.after) == ({"id": 1, "odd": None}, None, {"odd": value})
+        assert plain.as_text is None
+    assert [row.as_text for row in feed.rows(spark)] == [None] * 6
+
+
+def test_a_table_has_its_new_columns_and_names_while_the_replicator_goes_on(
+    spark: SparkSession, feed: Feed, nats_server: NatsServer
+) -> None:
+    """Without a restart, and the rows from before are whole."""
+    group = Group(feed.group, feed.source, feed.nats)
+    feed.publish("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    feed.publish("INSERT INTO t VALUES (1, 'a')")
+    with process(group, nats_server) as replicator:
+        replicator.wait_for_log("replicating")
+        feed.source.execute("INSERT INTO t VALUES (2, 'b')")
+        wait_until(lambda: group.audit().rows["public.t insert"] == 2, what="the row before")
+        old = feed.read(spark, table="t")
+        feed.source.execute("ALTER TABLE t RENAME note TO remark; ALTER TABLE t ADD total bigint; ALTER TABLE t RENAME TO u")
+
+        def is_known() -> bool:
+            feed.source.execute("INSERT INTO u SELECT max(id) + 1, 'c', 7 FROM u")
+            columns = group.with_broker(lambda _, bucket: load_tables(bucket))[0].columns
+            return [column.number for column in columns] == [1, 2, 3]
+
+        wait_until(is_known, what="the new column", interval_s=0.2)
+        replicator.terminate()
+    feed.publish("INSERT INTO u VALUES (0, 'd', 8)")
+    rows = [row.after.asDict() for row in feed.rows(spark, table="u")]
+    assert rows[:2] == [{"id": 1, "remark": "a", "total": None}, {"id": 2, "remark": "b", "total": None}]
+    assert rows[-1] == {"id": 0, "remark": "d", "total": 8}
+    newest = old.collect()[-1]
+    assert (newest.after.asDict(), newest.as_text.after) == ({"id": 0, "note": "d"}, {"total": "8"})
