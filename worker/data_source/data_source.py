@@ -47,6 +47,8 @@ FORMAT = "pgsluice"
 IDLE_WAIT_S = 0.2  # how long latestOffset waits before it answers "nothing new"; stopping the query waits for it
 IDLE_PAUSE_S = 0.02
 PATIENCE_S = 60.0  # with a broker that does not answer any more; a query that ends is noticed
+OID = "oid"
+"""In the metadata of a schema's field ``after``: whose rows are read."""
 UNBOUNDED = BatchLimit(messages=1 << 62, bytes=1 << 62)
 
 _log = logging.getLogger(__name__)  # not the project's own: the session is the user's, and so is what becomes of its log
@@ -66,7 +68,8 @@ class ChangeFeed(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         if self._options.table is not None:
-            return change_schema(row_type(_stream(self._options).table()))
+            table = _stream(self._options).table()
+            return change_schema(row_type(table), table.oid)
         if self._options.tables:
             _stream(self._options).check_tables()
         return change_schema(StringType())
@@ -80,8 +83,8 @@ class ChangeFeed(DataSource):  # type: ignore[misc]
         return ChangeFeedStreamReader(self._options, _checked(schema))
 
 
-def change_schema(image: DataType) -> StructType:
-    """``image`` is the type of old and new rows."""
+def change_schema(image: DataType, oid: int = 0) -> StructType:
+    """``image`` is the type of old and new rows, which are of the table ``oid`` where it is one."""
     position = StructType([StructField("commit_lsn", LongType()), StructField("ordinal", LongType())])
     fields = {
         "sequence": LongType(),
@@ -98,7 +101,8 @@ def change_schema(image: DataType) -> StructType:
         "unchanged": ArrayType(StringType()),
         "as_text": StructType([StructField(name, MapType(StringType(), StringType())) for name in ("before", "after")]),
     }
-    return StructType([StructField(name, kind) for name, kind in fields.items()])
+    of_table = {"after": {OID: oid}} if oid else {}
+    return StructType([StructField(name, kind, metadata=of_table.get(name)) for name, kind in fields.items()])
 
 
 def _checked(schema: StructType) -> StructType:
@@ -134,7 +138,7 @@ class _TaskReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, FeedPartition):
             return  # Spark asks for one part even when there is nothing to read
-        rows = ChangeRows(to_arrow_schema(self._schema, timezone="UTC"), self._wants(partition.range.oid), self._numbers)
+        rows = ChangeRows(to_arrow_schema(self._schema, timezone="UTC"), self._wants, self._numbers)
         try:
             yield from gathered(self._batches(rows, partition.range))
         except PgsluiceError:
@@ -142,10 +146,11 @@ class _TaskReader:
         except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
             raise unexpected(error, "a task") from None
 
-    def _wants(self, oid: int | None) -> WantsTable:
+    @property
+    def _wants(self) -> WantsTable:
         """One table is known by its OID, so that its changes under an earlier name are among them, and by its name, so that those
         of a table are that was made anew."""
-        table = self._options.table
+        table, oid = self._options.table, self._schema["after"].metadata.get(OID)
         if table is None:
             return self._options.wants
         return lambda found, schema, name: found == oid or table.matches(schema, name)

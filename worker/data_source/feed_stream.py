@@ -68,8 +68,7 @@ class FeedOffset:
 class FeedRange:
     """One task's part: messages ``first_sequence`` to ``last_sequence``. The first of them follows the change at ``after``, where
     that is known. ``is_first``: of its batch, so that what does not begin in it began in messages that are gone. ``since`` is
-    that of FeedOffset, ``until`` its opposite; ``id_prefix`` that of ChangeReader; ``oid`` the one table's that is read.
-    Picklable."""
+    that of FeedOffset, ``until`` its opposite; ``id_prefix`` that of ChangeReader. Picklable."""
 
     first_sequence: int
     last_sequence: int
@@ -78,7 +77,6 @@ class FeedRange:
     since: int
     id_prefix: str
     until: int | None = None
-    oid: int | None = None
 
 
 class FeedStream:
@@ -89,7 +87,6 @@ class FeedStream:
         self._options = options
         self._changes = ChangeReader(connection)
         self._marks: dict[int, Mark] = {}
-        self._found_oid: int | None = None
 
     def table(self) -> Table:
         """The one that the option ``table`` names, as the group publishes it now."""
@@ -113,14 +110,6 @@ class FeedStream:
         for pattern in self._options.tables:
             if pattern.is_name and not any(pattern.matches(table.schema, table.name) for table in published):
                 raise self._unknown(pattern, published)
-
-    def _oid(self) -> int | None:
-        """That of the one table that is read, as it was first found."""
-        pattern = self._options.table
-        if pattern is not None and self._found_oid is None:
-            oids = (table.oid for table in self._published() if pattern.matches(table.schema, table.name))
-            self._found_oid = next(oids, None)
-        return self._found_oid
 
     def _published(self) -> list[Table]:
         return self._connection.ask(lambda client: load_tables(StateBucket(client, self._connection.names))) or []
@@ -211,9 +200,7 @@ class FeedStream:
         until = self._options.until.committed_at if isinstance(self._options.until, UntilTime) else None
         tiles = tile(first - 1, end, total_bytes, parallelism, PARTITION_BYTES)
         anchors = {start.sequence + 1: start.anchor}
-        return [
-            FeedRange(low, high, low == first, anchors.get(low), start.since, prefix, until, self._oid()) for low, high in tiles
-        ]
+        return [FeedRange(low, high, low == first, anchors.get(low), start.since, prefix, until) for low, high in tiles]
 
     def forget_before(self, sequence: int) -> None:
         """Nobody will ask for what is before."""
