@@ -114,11 +114,8 @@ class RelationCatalog:
         self._first_seen: dict[tuple[int, int], tuple[object, LSN]] = {}
         """What was seen of each column, by table and number, and of the primary key (number 0); and since which LSN."""
         self._uncertain: dict[int, _Uncertain] = {}
-
-    @property
-    def counts_from(self) -> LSN | None:
+        self.counts_from: LSN | None = None
         """Where the next of the tables that were described in part can be described in full."""
-        return min((table.counts_from for table in self._uncertain.values()), default=None)
 
     async def begin(self) -> None:
         """Looks at all tables, so that what is true now counts for changes that are made from now on."""
@@ -168,6 +165,7 @@ class RelationCatalog:
         self._uncertain.pop(oid, None)
         if counts_from > commit_lsn:
             self._uncertain[oid] = _Uncertain(relation, seen, counts_from)
+        self.counts_from = min((table.counts_from for table in self._uncertain.values()), default=None)
         known = {name: column for name, column in names_now.items() if columns[name] <= commit_lsn}
         positions = _key_positions(relation, names_now, known if key <= commit_lsn else {})
         return _table(relation, await type_names(self._source, relation.columns, names_now), known, positions)
