@@ -49,6 +49,7 @@ class SeenTables:
         self._bucket = bucket
         self._told: dict[int, Table] = {}
         self._news: dict[int, Table] = {}
+        self._is_loaded = False
 
     def note(self, table: Table) -> None:
         told = self._told.get(table.oid)
@@ -58,6 +59,8 @@ class SeenTables:
     async def flush(self) -> None:
         """Tables that are not in the record are no members of the group, or are told of when they are. Raises TransientError, or
         TerminalError for a record that ``store_tables`` does not make."""
+        if self._news and not self._is_loaded:
+            await self._load()
         while self._news:
             entry = await self._bucket.read(TABLES_KEY, PublishedTables)
             if entry is None:
@@ -66,6 +69,13 @@ class SeenTables:
             now = [self._now(table) for table in tables]
             if now == tables or await self._bucket.update(TABLES_KEY, _record(now, entry.value.encoding), entry.revision):
                 self._news.clear()
+
+    async def _load(self) -> None:
+        """Most tables are as they were recorded; then none of them has the record read again."""
+        recorded = {table.oid: table for table in await load_tables(self._bucket) or ()}
+        self._news = {oid: table for oid, table in self._news.items() if _differs(recorded.get(oid, table), table)}
+        self._told = recorded | self._told
+        self._is_loaded = True
 
     def _now(self, told: Table) -> Table:
         table = self._news.get(told.oid, told)
