@@ -63,6 +63,7 @@ SECONDS_AGO = (datetime.now(UTC) - timedelta(seconds=60)).isoformat()
         (UnitState("replicator", State.PAUSED, SECONDS_AGO), 30.0, f"paused since {SECONDS_AGO[:19]}"),
         (UnitState("replicator", State.UNKNOWN), 3600.0, "unknown"),
     ],
+    ids=["running", "finished", "failed", "unheard of shortly", "unheard of", "paused", "unknown"],
 )
 def test_a_process_that_does_not_run_may_be_so_far_behind_as_it_is_away(unit: UnitState, max_s: float, trouble: str) -> None:
     assert trouble_of(unit, LagLimit(max_s)) == trouble
