@@ -73,7 +73,7 @@ BEGIN
                        {COLLATION}
                    ) ORDER BY a.attnum), '[]')
               FROM pg_attribute a
-              LEFT JOIN (SELECT l.attname, array_agg(DISTINCT (l.attmissingval::text::text[])[1]) AS found FROM pg_attribute l
+              LEFT JOIN (SELECT l.attname, array_agg(DISTINCT array_to_string(l.attmissingval, '')) AS found FROM pg_attribute l
                           WHERE l.attrelid = ANY(relation || below) AND l.atthasmissing AND NOT l.attisdropped
                           GROUP BY l.attname) m ON m.attname = a.attname
              WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped);

@@ -17,6 +17,9 @@ TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'it''s fine');
 CREATE DOMAIN percent AS int;
 CREATE TYPE pair AS (a int, b text);
+CREATE DOMAIN frame AS box;
+CREATE DOMAIN frames AS box[];
+CREATE TYPE framed AS (one box, more box[]);
 """
 
 DEFAULTS = {
@@ -42,6 +45,16 @@ DEFAULTS = {
     "money": "12.34",
     "bit varying": "B'0101'",
     "point": "'(1.5,-2)'",
+    "box": "'(1,1),(0,0)'",
+    "box[]": "'{(1,1),(0,0);(2,2),(1,1)}'",
+    "box[][]": "'{{(1,1),(0,0)};{(2,2),(1,1)}}'",
+    "public.frame": "'(3,3),(2,2)'",
+    "public.frames": "'{(1,1),(0,0);(2,2),(1,1)}'",
+    "public.framed": "'(\"(1,1),(0,0)\",\"{(1,1),(0,0);(2,2),(1,1)}\")'",
+    "polygon": "'((0,0),(1,1))'",
+    "oidvector": "'1 2'",
+    "tsvector": "$$'a;b':1 'c,d':2$$",
+    "int4multirange": "'{[1,3),[5,8)}'",
     "int[]": "'{1,NULL,3}'",
     "text[]": "ARRAY['a\"b', NULL, 'c,\\', '']",
     "int4range": "'[1,5)'",
