@@ -6,6 +6,7 @@
     │   ├── WireError           bytes that are not what the format says
     │   ├── MissingPrivilegeError  the role at the source may not do it
     │   ├── HistoryError        source, stream and sink do not share one history
+    │   ├── RefusedDefinitionError  the destination refused what the source did to a table
     │   ├── MissingMessagesError  messages are gone that were to be read
     │   ├── ConsumerGoneError  75   nobody reads our standard output any more
     │   ├── SinkBehindError    75   the sink is behind where it was, as after a failover

@@ -113,7 +113,16 @@ BEGIN
                        'base', CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) ELSE '' END,
                        'labels', (SELECT coalesce(jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)
                                                             ORDER BY e.enumsortorder), '[]')
-                                    FROM pg_enum e WHERE e.enumtypid = t.oid))
+                                    FROM pg_enum e WHERE e.enumtypid = t.oid),
+                       'attributes', CASE WHEN t.typtype = 'c' THEN (
+                           SELECT coalesce(jsonb_agg(jsonb_build_array(
+                                               a.attnum, a.attname, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod)
+                                           ) ORDER BY a.attnum), '[]')
+                             FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) END,
+                       'not_null', t.typnotnull,
+                       'constraints', CASE WHEN t.typtype = 'd' THEN (
+                           SELECT coalesce(jsonb_agg(jsonb_build_array(k.oid::bigint, k.conname) ORDER BY k.oid), '[]')
+                             FROM pg_constraint k WHERE k.contypid = t.oid AND k.contype = 'c') END)
               FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
              WHERE t.oid = changed);
 END

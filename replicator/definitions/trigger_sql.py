@@ -65,6 +65,11 @@ BEGIN
         types := types || ARRAY(SELECT t.oid FROM pg_type t WHERE t.typnamespace = ANY(schemas) AND t.typtype IN ('d', 'e', 'r'));
     END IF;
     types := types || ARRAY(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY(relations) AND c.relkind = 'c');
+    IF tag = 'ALTER DOMAIN' THEN
+        -- To rename a constraint is a command about the constraint.
+        types := types || ARRAY(SELECT k.contypid FROM pg_constraint k JOIN pg_event_trigger_ddl_commands() c ON k.oid = c.objid
+                                 WHERE c.classid = 'pg_constraint'::regclass AND k.contypid <> 0);
+    END IF;
     PERFORM {tell}(tag, relations, types);
 END
 $pgsluice$
@@ -162,6 +167,10 @@ BEGIN
                           WHERE d.object_type = 'table constraint');
     END IF;
     types := ARRAY(SELECT t.reltype FROM pg_class t WHERE t.oid = ANY(changed) AND t.relkind = 'c');
+    IF tag <> 'ALTER DOMAIN' THEN
+        types := types || ARRAY(SELECT DISTINCT to_regtype(d.address_names[1])::oid FROM pg_event_trigger_dropped_objects() d
+                                 WHERE d.object_type = 'domain constraint' AND to_regtype(d.address_names[1]) IS NOT NULL);
+    END IF;
     IF EXISTS (SELECT FROM pg_event_trigger_dropped_objects() d WHERE d.object_type = 'index' AND d.original) THEN
         -- It does not say whose it was: the tables whose replica identity is an index that is not there.
         changed := changed || ARRAY(SELECT t.oid FROM pg_class t WHERE t.relreplident = 'i' AND NOT EXISTS (
@@ -203,7 +212,8 @@ BEGIN
                 PERFORM {unpublish}(tg_tag);
             END IF;
             IF EXISTS (SELECT FROM pg_event_trigger_dropped_objects() d
-                        WHERE d.classid = 'pg_class'::regclass OR d.object_type = 'table constraint') THEN
+                        WHERE d.classid = 'pg_class'::regclass
+                           OR d.object_type IN ('table constraint', 'domain constraint')) THEN
                 PERFORM {drops}(tg_tag);
             END IF;
         ELSE
@@ -229,7 +239,8 @@ NOTE = """
 CREATE OR REPLACE FUNCTION {note}(relation regclass) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     {settings} AS $pgsluice$
--- For migrations where event triggers cannot be had: the table as it is now, and the enums that it uses.
+-- For migrations where event triggers cannot be had, and to begin with: the table as it is now, and the types that it uses, but
+-- for those that every server has.
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = relation AND c.relkind IN ('r', 'p')) THEN
         RAISE EXCEPTION '% is not a table', relation USING ERRCODE = 'wrong_object_type';
@@ -238,8 +249,16 @@ BEGIN
        FROM (WITH RECURSIVE used (oid) AS (
                  SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
                   UNION
-                 SELECT unnest(ARRAY[t.typelem, t.typbasetype]) FROM used u JOIN pg_type t ON t.oid = u.oid)
-             SELECT u.oid FROM used u JOIN pg_type t ON t.oid = u.oid WHERE t.typtype = 'e' ORDER BY u.oid) e;
+                 SELECT b.oid
+                   FROM used u JOIN pg_type t ON t.oid = u.oid LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid),
+                        LATERAL (SELECT unnest(ARRAY[t.typelem, t.typbasetype, r.rngtypid, r.rngsubtype])
+                                  UNION ALL
+                                 SELECT a.atttypid FROM pg_attribute a
+                                  WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) b (oid)
+                  WHERE b.oid <> 0)
+             SELECT u.oid FROM used u JOIN pg_type t ON t.oid = u.oid LEFT JOIN pg_class c ON c.oid = t.typrelid
+              WHERE t.typtype IN ('c', 'd', 'e', 'r') AND t.oid >= 16384 AND coalesce(c.relkind, 'c') = 'c'
+              ORDER BY u.oid) e;
     IF NOT {tell}('{note_tag}', ARRAY[relation::oid], ARRAY[]::oid[]) THEN
         PERFORM {emit}('table', '{note_tag}', {describe}(relation, false));
     END IF;

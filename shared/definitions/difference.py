@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pgsluice.shared.wire.definition import DefinedColumn, DefinedPartition, TableDefined, TableDefinition, TablePublished
+from pgsluice.shared.wire.definition import (
+    DefinedColumn,
+    DefinedPartition,
+    TableDefined,
+    TableDefinition,
+    TablePublished,
+    TypeDefined,
+)
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import ReplicaIdentity
 
@@ -52,10 +59,15 @@ class ColumnRenamed:
 
 @dataclass(frozen=True, slots=True)
 class TypeAltered:
-    """The type, or its modifiers, like the length of a varchar."""
+    """The type, its modifiers, like the length of a varchar, or the type's name."""
 
     was: DefinedColumn
     now: DefinedColumn
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it is the same type under another name."""
+        return (self.was.type_oid, self.was.typmod) == (self.now.type_oid, self.now.typmod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,15 @@ def differences(was: TableDefinition, now: TableDefinition) -> list[Difference]:
     return [*found, *_of_columns(was, now), *_of_key(was, now), *_of_partitions(was, now)]
 
 
+def alters_values(was: TypeDefined, now: TypeDefined) -> bool:
+    """Whether a composite type's values have other attributes, or a domain takes others. What one side does not tell is not
+    compared."""
+    if not (was.is_whole and now.is_whole):
+        return False
+    before, later = ([(each.number, each.name, each.type_oid) for each in one.attributes or ()] for one in (was, now))
+    return (before, was.constraints, was.not_null) != (later, now.constraints, now.not_null)
+
+
 def _of_columns(was: TableDefinition, now: TableDefinition) -> Iterator[Difference]:
     before = {column.number: column for column in was.columns}
     sent_before = {column.number: column for column in was.columns if column.is_published}
@@ -134,8 +155,9 @@ def _of_columns(was: TableDefinition, now: TableDefinition) -> Iterator[Differen
         if earlier.name != later.name:
             yield ColumnRenamed(earlier, later)
     for earlier, later in kept:
-        if (earlier.type_oid, earlier.type_name, earlier.typmod) != (later.type_oid, later.type_name, later.typmod):
-            yield TypeAltered(earlier, later)
+        altered = TypeAltered(earlier, later)
+        if not altered.is_same or earlier.type_name != later.type_name:
+            yield altered
         if earlier.not_null != later.not_null:
             yield NotNullAltered(later)
     for number in sorted(sent.keys() - sent_before.keys()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from pgsluice.shared.definitions.difference import (
@@ -17,17 +17,20 @@ from pgsluice.shared.definitions.difference import (
     PartitionDetached,
     TableRenamed,
     TypeAltered,
+    alters_values,
     differences_of,
 )
 from pgsluice.shared.wire.definition import (
     DefinedColumn,
     DefinitionUnknown,
+    DomainConstraint,
     TableDefined,
     TableDefinition,
     TableGone,
     TablePublished,
     TableRewritten,
     TableUnpublished,
+    TypeAttribute,
     TypeDefined,
 )
 from pgsluice.shared.wire.published_definition import PublishedDefinition
@@ -71,6 +74,8 @@ def difference_in_words(difference: Difference, table: TableDefinition) -> str:
             return f"dropped column {column.name}"
         case ColumnRenamed(earlier, later):
             return f"renamed column {earlier.name} to {later.name}"
+        case TypeAltered(earlier, later) if difference.is_same:
+            return f"renamed the type of {later.name} from {earlier.type_name} to {later.type_name}"
         case TypeAltered(earlier, later):
             return f"altered the type of {later.name} from {earlier.type_name} to {later.type_name}"
         case NotNullAltered(column):
@@ -115,8 +120,32 @@ def _of_type(was: TypeDefined, now: TypeDefined) -> Iterator[str]:
         yield f"added {added} {'label' if added == 1 else 'labels'} to the type"
     if renamed:
         yield f"renamed {renamed} {'label' if renamed == 1 else 'labels'} of the type"
-    if (was.schema, was.name, was.labels) == (now.schema, now.name, now.labels):
+    if alters_values(was, now):
+        yield from _of_parts("attribute", _named(was.attributes), _named(now.attributes))
+        types = {each.number: each for each in was.attributes or ()}
+        for each in now.attributes or ():
+            if each.number in types and types[each.number].type_oid != each.type_oid:
+                yield f"altered the type of attribute {each.name} from {types[each.number].type_name} to {each.type_name}"
+        yield from _of_parts("constraint", _named(was.constraints), _named(now.constraints))
+        if was.not_null != now.not_null:
+            yield f"{'set' if now.not_null else 'dropped'} NOT NULL of the domain"
+    elif (was.schema, was.name, was.labels) == (now.schema, now.name, now.labels):
         yield "nothing that rows carry"
+
+
+def _named(parts: Sequence[TypeAttribute] | Sequence[DomainConstraint] | None) -> dict[int, str]:
+    """The names, by what stays through renames."""
+    return {each.number if isinstance(each, TypeAttribute) else each.oid: each.name for each in parts or ()}
+
+
+def _of_parts(what: str, was: Mapping[int, str], now: Mapping[int, str]) -> Iterator[str]:
+    for number in sorted(was.keys() | now.keys()):
+        if number not in now:
+            yield f"dropped {what} {was[number]}"
+        elif number not in was:
+            yield f"added {what} {now[number]}"
+        elif was[number] != now[number]:
+            yield f"renamed {what} {was[number]} to {now[number]}"
 
 
 def _typed(column: DefinedColumn) -> str:

@@ -19,7 +19,9 @@
         gone          oid, schema, name: it was dropped
         rewrite       oid, schema, name, reason (pg_event_trigger_table_rewrite_reason): values changed, and no row tells
         type          oid, schema, name, type_kind (pg_type.typtype), base (of a domain, else ""), labels of an enum in their
-                      order: [oid, label]. A published table uses it; messages about those tables follow
+                      order: [oid, label]. Of a composite type attributes: [number, name, type oid, type]; of a domain not_null
+                      and constraints, its checks: [oid, name]; null or without the key where it has none of these, and in
+                      messages of earlier versions. A published table uses it; messages about those tables follow
         unknown       sqlstate: what the command did could not be told
 
 A message stands between the rows as its command stood between the statements. Behind each comes an empty message
@@ -68,7 +70,8 @@ _NUMBER, _TEXT, _FLAG, _NUMBER_OR_NULL, _TEXT_OR_NULL = (int,), (str,), (bool,),
 _COLUMN = (_NUMBER, _TEXT, _NUMBER, _TEXT, _NUMBER, _FLAG, _NUMBER_OR_NULL, _TEXT, _TEXT, _TEXT_OR_NULL, _FLAG, _FLAG, _TEXT)
 _COLUMN_OF_EARLIER = _COLUMN[:-1]
 _PARTITION = (_NUMBER, _NUMBER, _TEXT, _TEXT, _NUMBER, _TEXT, _TEXT_OR_NULL)
-_LABEL = (_NUMBER, _TEXT)
+_LABEL = _CONSTRAINT = (_NUMBER, _TEXT)
+_ATTRIBUTE = (_NUMBER, _TEXT, _NUMBER, _TEXT)
 """What the elements of a list may be."""
 
 
@@ -175,7 +178,28 @@ class EnumLabel:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeAttribute:
+    """Of a composite type. ``number`` stays through renames and is never given again."""
+
+    number: int
+    name: str
+    type_oid: int
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DomainConstraint:
+    """A check. ``oid`` stays through renames."""
+
+    oid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class TypeDefined:
+    """``attributes`` is None for all but composite types, ``constraints`` for all but domains, and both where that was not
+    told."""
+
     tag: str
     oid: int
     schema: str
@@ -183,6 +207,14 @@ class TypeDefined:
     kind: str
     base: str
     labels: tuple[EnumLabel, ...]
+    attributes: tuple[TypeAttribute, ...] | None = None
+    constraints: tuple[DomainConstraint, ...] | None = None
+    not_null: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it was told that values depend on."""
+        return not ((self.kind == "c" and self.attributes is None) or (self.kind == "d" and self.constraints is None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +288,29 @@ def _event_fields(event: DefinitionEvent) -> dict[str, Any]:
             return {"kind": "gone", "tag": tag, "oid": oid, "schema": schema, "name": name}
         case TableRewritten(tag, oid, schema, name, reason):
             return {"kind": "rewrite", "tag": tag, "oid": oid, "schema": schema, "name": name, "reason": reason}
-        case TypeDefined(tag, oid, schema, name, kind, base, labels):
-            named = {"kind": "type", "tag": tag, "oid": oid, "schema": schema, "name": name}
-            return named | {"type_kind": kind, "base": base, "labels": [[label.oid, label.label] for label in labels]}
+        case TypeDefined():
+            return {"kind": "type"} | _type_fields(event)
         case DefinitionUnknown(tag, sqlstate):
             return {"kind": "unknown", "tag": tag, "sqlstate": sqlstate}
         case _:
             assert_never(event)
+
+
+def _type_fields(event: TypeDefined) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "tag": event.tag,
+        "oid": event.oid,
+        "schema": event.schema,
+        "name": event.name,
+        "type_kind": event.kind,
+        "base": event.base,
+        "labels": [[label.oid, label.label] for label in event.labels],
+    }
+    if event.attributes is not None:
+        fields["attributes"] = [[each.number, each.name, each.type_oid, each.type_name] for each in event.attributes]
+    if event.constraints is not None:
+        fields |= {"constraints": [[each.oid, each.name] for each in event.constraints], "not_null": event.not_null}
+    return fields
 
 
 def _table_fields(table: TableDefinition) -> dict[str, Any]:
@@ -294,12 +342,29 @@ def _event(fields: dict[str, Any]) -> DefinitionEvent:
         case "rewrite":
             return TableRewritten(tag, *_named(fields), _number(fields, "reason"))
         case "type":
-            labels = tuple(EnumLabel(*_values(label, _LABEL)) for label in _list(fields, "labels"))
-            return TypeDefined(tag, *_named(fields), _text(fields, "type_kind"), _text(fields, "base"), labels)
+            return _type(tag, fields)
         case "unknown":
             return DefinitionUnknown(tag, _text(fields, "sqlstate"))
         case _:
             raise ValueError("unknown kind")
+
+
+def _type(tag: str, fields: dict[str, Any]) -> TypeDefined:
+    attributes, constraints = (fields.get(key) is not None for key in ("attributes", "constraints"))
+    return TypeDefined(
+        tag,
+        *_named(fields),
+        kind=_text(fields, "type_kind"),
+        base=_text(fields, "base"),
+        labels=tuple(EnumLabel(*_values(values, _LABEL)) for values in _list(fields, "labels")),
+        attributes=tuple(TypeAttribute(*_values(values, _ATTRIBUTE)) for values in _list(fields, "attributes"))
+        if attributes
+        else None,
+        constraints=tuple(DomainConstraint(*_values(values, _CONSTRAINT)) for values in _list(fields, "constraints"))
+        if constraints
+        else None,
+        not_null=constraints and bool(_of_types(fields["not_null"], _FLAG)),
+    )
 
 
 def _table(fields: dict[str, Any]) -> TableDefinition:

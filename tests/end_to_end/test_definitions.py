@@ -12,8 +12,14 @@ from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import Outcome, apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 
-TABLES = """
+TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
+CREATE TYPE addr AS (street text);
+CREATE DOMAIN posint AS int CHECK (VALUE > 0) NOT NULL;
+"""
+TABLES = f"""{TYPES}
+CREATE TABLE typed (id int PRIMARY KEY, home addr, others addr[], n posint);
+INSERT INTO typed VALUES (1, '(here)', '{{(there)}}', 1);
 CREATE TABLE notes (id int PRIMARY KEY, note varchar(10), gone int, felt mood);
 CREATE TABLE plain (id int PRIMARY KEY, v text NOT NULL);
 INSERT INTO notes VALUES (1, 'a', 1, 'sad'), (2, 'b', 2, 'happy');
@@ -21,6 +27,11 @@ INSERT INTO plain VALUES (1, 'x');
 """
 
 ALTERED = [
+    "ALTER TYPE addr RENAME TO place; INSERT INTO typed VALUES (2, '(x)', NULL, 2)",
+    "ALTER TYPE place ADD ATTRIBUTE zip int; INSERT INTO typed VALUES (3, '(y,3)', '{\"(z,4)\"}', 3)",
+    "ALTER TYPE place RENAME ATTRIBUTE street TO road; ALTER TYPE place DROP ATTRIBUTE zip CASCADE",
+    "ALTER DOMAIN posint DROP CONSTRAINT posint_check; ALTER DOMAIN posint DROP NOT NULL",
+    "INSERT INTO typed VALUES (4, '(w)', NULL, -1), (5, NULL, NULL, NULL)",
     "INSERT INTO notes VALUES (3, 'c', 3, 'sad')",
     "INSERT INTO notes VALUES (4, 'd', 4, 'sad'); ALTER TABLE notes ADD COLUMN n int DEFAULT 7; INSERT INTO notes VALUES (5)",
     "ALTER TABLE notes ADD COLUMN at timestamptz NOT NULL DEFAULT now()",
@@ -48,13 +59,14 @@ SELECT c.conrelid::regclass::text, pg_get_constraintdef(c.oid) FROM pg_constrain
 JOIN pg_namespace n ON n.oid = t.relnamespace WHERE c.contype = 'p' AND n.nspname IN ('public', 'shop') ORDER BY 1
 """
 ROWS = ["SELECT id, remark, n, at::text, gone, felt::text FROM notes ORDER BY id", "SELECT * FROM shop.goods ORDER BY k, id"]
+ROWS.append("SELECT t::text FROM typed t ORDER BY id")
 
 
 def test_the_target_is_altered_in_the_order_of_the_rows(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
     source_database.execute(TABLES)
-    target_database.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+    target_database.execute(TYPES)
     keys = configuration(group, source_database, target_database, nats_server, **{"track-ddl": True, "copy-and-stream": True})
     succeed(replicate(keys))
     succeed(apply(keys))
@@ -111,6 +123,39 @@ def test_what_the_target_refuses_stops_the_worker_with_the_statement_and_nothing
     target_database.execute("DROP VIEW of_gone")
     succeed(apply(keys))
     assert target_database.execute("SELECT * FROM t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_what_the_target_refused_is_in_the_log_and_not_tried_again_when_it_was_accepted(
+    keys: dict[str, Any], source_database: Database, target_database: Database
+) -> None:
+    target_database.execute(
+        "CREATE VIEW of_gone AS SELECT gone FROM t; ALTER TABLE t ADD COLUMN early text, ADD COLUMN other int"
+    )
+    source_database.execute("ALTER TABLE t ADD COLUMN early text DEFAULT '7'; INSERT INTO t VALUES (2, 'b', 'y', '8')")
+    source_database.execute("ALTER TABLE t DROP COLUMN gone; INSERT INTO t VALUES (3, 'c')")
+    source_database.execute("ALTER TABLE t ADD COLUMN other text DEFAULT 'no number'; INSERT INTO t VALUES (4, 'd', '8', '9')")
+    succeed(replicate(keys))
+    outcome = apply(keys)
+    assert outcome.code == 70
+    assert "something there needs it, like a view or a rule" in outcome.log
+    assert [outcomes for _, _, outcomes in definitions_of(keys)][1] == ["stopped"]
+    assert target_database.execute("SELECT id, early FROM t ORDER BY id") == [(1, "7"), (2, "8")]
+    accept(keys, "public.t")
+    outcome = apply(keys)
+    assert outcome.code == 70
+    assert (
+        "added column 'other' of type text to 'public.t', and the target has one of that name whose type is integer"
+        in outcome.log
+    )
+    accept(keys, position_of_the_last(keys))
+    succeed(apply(keys))
+    assert [outcomes for _, _, outcomes in definitions_of(keys)] == [["applied"], ["accepted"], ["accepted"]]
+    assert target_database.execute("SELECT id, gone, other FROM t ORDER BY id") == [
+        (1, "x", None),
+        (2, "y", None),
+        (3, None, None),
+        (4, None, 9),
+    ]
 
 
 @pytest.mark.long

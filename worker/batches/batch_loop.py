@@ -29,6 +29,7 @@ from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
 from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_reports
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
+from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.metrics.batch_figures import BatchFigures, BatchWaits, timed
 from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.abilities import BlamingSink, PatientSink
@@ -270,7 +271,10 @@ class BatchLoop:
             )
         with figures.committing():
             counted = self._counted(self._worker.definitions.in_place(chain([first], receipts)), figures)
-            applied = self._sink.commit(counted, self._worker.streams.created())
+            try:
+                applied = self._sink.commit(counted, self._worker.streams.created())
+            except RefusedDefinitionError as error:
+                raise self._worker.definitions.refused(error) from None
         if applied.sequence_in(plan.lane) != self.applied.sequence_in(plan.lane):
             self._befores.pop(plan.lane, None)
         self.applied, self._lane = applied, plan.lane

@@ -19,6 +19,7 @@ from pgsluice.shared.wire.published_definition import concerned
 from pgsluice.worker.definitions.arrivals import Arrival
 from pgsluice.worker.definitions.partition_condition import parse_condition
 from pgsluice.worker.definitions.policy import Action, Kind, Policies, kinds_of, table_of
+from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.sinks.sink import DefinitionUse
 
 _OUTCOMES = {
@@ -72,6 +73,15 @@ def held_key_error(arrival: Arrival) -> TerminalError:
     return TerminalError(
         f"a column of table '{_name(arrival)}' that is held (new-columns) is of its key now, and rows need it",
         f"run 'pgsluice ddl accept {_name(arrival)}' to let it pass, then start again; {_NOTHING_APPLIED}",
+    )
+
+
+def refused_error(arrival: Arrival, error: RefusedDefinitionError) -> TerminalError:
+    """For a definition that the destination refused."""
+    return TerminalError(
+        f"{error.fact} ({_place(arrival)}; {_words(arrival)})",
+        f"{error.remedy}, and start again; or make the target fit for what follows yourself, run {_command(arrival)} and start"
+        f" again; {_NOTHING_APPLIED}",
     )
 
 

@@ -27,6 +27,7 @@ from pgsluice.shared.definitions.difference import (
     PartitionDetached,
     TableRenamed,
     TypeAltered,
+    alters_values,
     differences_of,
 )
 from pgsluice.shared.errors import UsageError
@@ -56,6 +57,8 @@ class Kind(enum.StrEnum):
     KEY = "key"
     ENUM = "enum"
     """Labels were added or renamed; or a type of any kind was renamed, or put into another schema."""
+    TYPE = "type"
+    """Attributes of a composite type, or what a domain refuses."""
     VOLATILE_DEFAULT = "volatile-default"
     """A column was added, and each row that was there has a value of its own in it."""
     REWRITE = "rewrite"
@@ -93,6 +96,7 @@ ACTIONS: Mapping[Kind, tuple[Action, ...]] = {
     Kind.NOT_NULL: (Action.APPLY, Action.IGNORE, Action.STOP),
     Kind.KEY: (Action.APPLY, Action.IGNORE, Action.STOP),
     Kind.ENUM: (Action.APPLY, Action.IGNORE, Action.STOP),
+    Kind.TYPE: (Action.APPLY, Action.IGNORE, Action.STOP),
     Kind.VOLATILE_DEFAULT: (Action.RECOPY, Action.NULL, Action.STOP),
     Kind.REWRITE: (Action.RECOPY, Action.CAST, Action.IGNORE, Action.STOP),
     Kind.ATTACH_PARTITION: (Action.RECOPY, Action.IGNORE, Action.STOP),
@@ -165,6 +169,9 @@ DEFAULT_POLICIES = Policies()
 
 
 def kind_of(difference: Difference) -> Kind:
+    # one kind alone: a type's name may be altered without the type
+    if isinstance(difference, TypeAltered) and difference.is_same:
+        return Kind.ENUM
     return _KINDS[type(difference)]
 
 
@@ -177,7 +184,7 @@ def kinds_of(definition: PublishedDefinition) -> list[Kind]:
             return list(dict.fromkeys(map(kind_of, altered)))
         case TypeDefined():
             # one kind alone: what was there before is a table or a type, and nothing else
-            return [Kind.ENUM] if isinstance(was, TypeDefined) and _is_altered(was, event) else []
+            return _kinds_of_type(was, event) if isinstance(was, TypeDefined) else []
         case TableRewritten(reason=reason):
             return rewrite_kinds(reason)
         case TableGone():
@@ -197,8 +204,9 @@ def _came_empty(difference: Difference, definition: PublishedDefinition) -> bool
     return definition.event.tag == _MADE_AS_PARTITION or difference.partition.oid in definition.empty
 
 
-def _is_altered(was: TypeDefined, now: TypeDefined) -> bool:
-    return (was.schema, was.name, was.labels) != (now.schema, now.name, now.labels)
+def _kinds_of_type(was: TypeDefined, now: TypeDefined) -> list[Kind]:
+    named = [Kind.ENUM] if (was.schema, was.name, was.labels) != (now.schema, now.name, now.labels) else []
+    return [*named, Kind.TYPE] if alters_values(was, now) else named
 
 
 def rewrite_kinds(reason: int) -> list[Kind]:

@@ -24,10 +24,11 @@ from pgsluice.shared.wire.definition import DefinedColumn, TableDefined, TablePu
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import alters, concerned
 from pgsluice.worker.definitions.arrivals import Arrival, given_in_place
-from pgsluice.worker.definitions.judgement import held_key_error, judge, new_columns_error
+from pgsluice.worker.definitions.judgement import held_key_error, judge, new_columns_error, refused_error
 from pgsluice.worker.definitions.policy import Policies, kinds_of
+from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.event_loop import EventLoopThread
-from pgsluice.worker.sinks.abilities import AlteredSink, DefinedSink
+from pgsluice.worker.sinks.abilities import AcceptingSink, AlteredSink, DefinedSink
 from pgsluice.worker.sinks.sink import DefinitionUse, Receipt, Sink
 
 PASS, HOLD = "pass", "hold"
@@ -60,6 +61,7 @@ class WorkerDefinitions:
         self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._new_columns = settings.new_columns
         self._give = sink.apply_ddl if isinstance(sink, AlteredSink) else None
+        self._accept = sink.accept if isinstance(sink, AcceptingSink) else None
         self._use = _use_of(sink)
         self._transformation = Transformation()
         self._accepted: Collection[Position] = ()
@@ -89,9 +91,17 @@ class WorkerDefinitions:
 
     def in_place(self, receipts: Iterable[Receipt]) -> Iterable[Receipt]:
         """``receipts`` of that batch, for the sink's ``commit``, which is given definitions on the way."""
+        if self._met and self._accept is not None:
+            self._accept({met.arrival.definition for met in self._met if Outcome.ACCEPTED in met.outcomes})
         if not self._met or self._give is None:
             return receipts
         return given_in_place(receipts, [met.arrival for met in self._met if met.is_given], self._give)
+
+    def refused(self, error: RefusedDefinitionError) -> TerminalError:
+        """Notes that the worker stops for it. Returns the error with how to go on; ``error`` where the batch has no such
+        definition."""
+        arrival = next((met.arrival for met in self._met if met.arrival.definition == error.definition), None)
+        return error if arrival is None else self._stopped(arrival, refused_error(arrival, error))
 
     def settle(self) -> None:
         """The batch is applied. Does not fail: what became of definitions is for people."""
@@ -117,6 +127,8 @@ class WorkerDefinitions:
         held = self._check_new_columns(arrival)
         self._check_held_key(arrival)
         left = replace(arrival, definition=self._transformation.without_held(arrival.definition))
+        if arrival.position in self._accepted and not self._lets_pass(arrival):
+            return _Met(left, (Outcome.ACCEPTED,))
         judgement = judge(left, self._policies, self._use)
         if judgement.stop is not None:
             if not self._is_accepted(arrival.position):
@@ -148,6 +160,10 @@ class WorkerDefinitions:
                 command=f"pgsluice ddl accept {position}",
             )
         return found
+
+    def _lets_pass(self, arrival: Arrival) -> bool:
+        """Whether to accept it means that its new columns pass like any other."""
+        return self._new_columns != PASS and bool(self._transformation.unguarded(arrival.definition))
 
     def _check_held_key(self, arrival: Arrival) -> None:
         event = arrival.definition.event

@@ -3,7 +3,7 @@
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
 (``FileReadingSink``), ``missed`` (``CountingSink``), ``expect_missing`` (``MissingRowSink``), ``unchanged`` (``ComparingSink``),
 ``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``), ``foresee`` (``ForeseeingSink``), ``apply_ddl``
-(``AlteredSink``), ``collect``
+(``AlteredSink``), ``accept`` (``AcceptingSink``), ``collect``
 (``MeasuredSink``), ``rejected`` (``BlamingSink``); or the attribute:
 ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``);
 and ``EventSink``.
@@ -11,7 +11,7 @@ and ``EventSink``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from pgsluice.shared.broker.worker_records import UnchangedRows
@@ -160,6 +160,15 @@ class AlteredSink(Sink, Protocol):
         What it does belongs to the batch, as rows do; the same definition may come twice, and holds all that the table is like
         from there on and was before. Raises as ``commit`` may, but for RejectedChanges and WriteAgain. Definitions that the
         user's policy leaves out do not come, nor those that a copy of the table holds."""
+        ...
+
+
+@runtime_checkable
+class AcceptingSink(Sink, Protocol):
+    """A sink that applies definitions, and has to be told which of them a person has seen to."""
+
+    def accept(self, definitions: Collection[PublishedDefinition]) -> None:
+        """Called before each ``commit`` of a batch with definitions: these of them are done, and nothing is altered for them."""
         ...
 
 

@@ -3,6 +3,7 @@
     R t(*id,note)                        Relation; * is a column of the replica identity
     I t 1,a     U t 2,b old 1,NULL     D t 1,NULL     T t
     table t(*1:id:integer!, 3:n:integer=7)   a description: numbers, types, ! not null, =missing, ? missing differs, - not sent
+    type t e[0:sad,1:glad]    type t c(1:a:integer)    type t dinteger!{t_check}     enum, composite type, domain
     unknown ALTER TABLE 42P01            and so on: kind, name, and what the kind has
 
 Schema public is left out. A description ends with ``rewritten`` when an earlier one of the table named another file.
@@ -165,13 +166,21 @@ class Stream:
                 return f"gone {short(schema, name)}"
             case TableRewritten(_, _, schema, name, reason):
                 return f"rewrite {short(schema, name)} {reason}"
-            case TypeDefined(_, _, schema, name, kind, base, labels):
-                listed = ",".join(f"{self._labels.setdefault(each.oid, len(self._labels))}:{each.label}" for each in labels)
-                return f"type {short(schema, name)} {kind}{base}[{listed}]"
+            case TypeDefined():
+                return f"type {self._described_type(event)}"
             case DefinitionUnknown(tag, sqlstate):
                 return f"unknown {tag} {sqlstate}"
             case _:
                 assert_never(event)
+
+    def _described_type(self, event: TypeDefined) -> str:
+        labels = ",".join(f"{self._labels.setdefault(each.oid, len(self._labels))}:{each.label}" for each in event.labels)
+        parts = [f"[{labels}]"] if event.kind == "e" else []
+        if event.attributes is not None:
+            parts.append("(" + ",".join(f"{each.number}:{each.name}:{each.type_name}" for each in event.attributes) + ")")
+        if event.constraints is not None:
+            parts.append("!" * event.not_null + "{" + ",".join(each.name for each in event.constraints) + "}")
+        return f"{short(event.schema, event.name)} {event.kind}{event.base}{''.join(parts)}"
 
     def _described(self, table: TableDefinition) -> str:
         columns = ", ".join(column_text(table, column) for column in table.columns)

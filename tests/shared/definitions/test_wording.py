@@ -36,7 +36,7 @@ def altered(now: object) -> TableDefined:
         (altered(with_columns(ID, NOTE, column(3, "more", missing="secret"))), TABLE, ["added column more text"]),
         (altered(with_columns(ID)), TABLE, ["dropped column note"]),
         (altered(with_columns(ID, replace(NOTE, name="remark"))), TABLE, ["renamed column note to remark"]),
-        (altered(with_columns(ID, replace(NOTE, type_name="bytea"))), TABLE, []),
+        (altered(with_columns(ID, replace(NOTE, type_oid=17, type_name="bytea"))), TABLE, []),
         (
             altered(with_columns(ID, replace(NOTE, type_oid=17, type_name="bytea", not_null=True))),
             TABLE,

@@ -5,7 +5,7 @@ Both keep a connection and what they know of the target's tables (``TargetTables
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -125,10 +125,10 @@ class DriverSession:
             self.stages.roll_back()
             raise
 
-    def alter(self, definitions: Iterable[PublishedDefinition]) -> None:
+    def alter(self, definitions: Iterable[PublishedDefinition], accepted: Collection[PublishedDefinition]) -> None:
         """Within ``altering``. Every table is looked at again afterwards. Raises PgsluiceError."""
         for definition in definitions:
-            self._alteration.apply(definition)
+            self._alteration.apply(definition, is_accepted=definition in accepted)
         self.forget()
 
     def refit(self, tables: Iterable[Table]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -18,6 +18,7 @@ from pgsluice.shared.errors import Cause, PgsluiceError
 from pgsluice.shared.postgres.session_settings import warn_of_unverified
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.definitions.policy import Policies
@@ -93,13 +94,18 @@ def _tables_of(partitions: Sequence[FoldedPartition]) -> list[Table]:
     return list(dict.fromkeys(clearings + pieces))
 
 
-def _merge_between_definitions(session: DriverSession, merge: Merge, partitions: Sequence[FoldedPartition]) -> None:
+def _merge_between_definitions(
+    session: DriverSession,
+    merge: Merge,
+    partitions: Sequence[FoldedPartition],
+    accepted: Collection[PublishedDefinition],
+) -> None:
     """What a table is like is looked at after each definition, in the transaction that altered it: what is made in it goes with
     it."""
     for defines, group in itertools.groupby(partitions, key=lambda folded: bool(folded.definitions)):
         between = list(group)
         if defines:
-            session.alter(definition for folded in between for definition in folded.definitions)
+            session.alter((definition for folded in between for definition in folded.definitions), accepted)
         else:
             session.prepare(_tables_of(between), between)
             merge.apply(between)
@@ -154,6 +160,7 @@ class PostgresSink:
         self._in_doubt: Applied | None = None
         """Where the last transaction led, while its end is not known: the connection broke."""
         self._attempts = Attempts(most_stages)
+        self._accepted: Collection[PublishedDefinition] = ()
         self._statements = StatementWatch(sink_settings)
         self._has_leftovers = False
         """Whether staging tables of this worker may be left."""
@@ -218,6 +225,9 @@ class PostgresSink:
     def writer(self) -> PostgresWriter:
         handover = "" if self._handover is None else self._handover.path
         return replace(self._attempts.writer(self._writer), handover=handover)
+
+    def accept(self, definitions: Collection[PublishedDefinition]) -> None:
+        self._accepted = definitions
 
     def rejected(self) -> None:
         self._attempts.rejected()
@@ -389,7 +399,7 @@ class PostgresSink:
             names_missing, referencing = self._attempts.labels_rows, session.referencing
             merge = Merge(connection, session.targets, session.stages, row_merge, referencing, names_missing=names_missing)
             if batch.defines:
-                _merge_between_definitions(session, merge, batch.partitions)
+                _merge_between_definitions(session, merge, batch.partitions, self._accepted)
             else:
                 merge.apply(batch.partitions)
             if row_merge is not None and row_merge.rejections:

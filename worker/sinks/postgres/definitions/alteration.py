@@ -6,7 +6,7 @@ stops the worker, with the statement that was tried; a lock that somebody holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -14,7 +14,14 @@ import psycopg
 from psycopg import sql
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.definitions.difference import Difference, TableRenamed, differences_of
+from pgsluice.shared.definitions.difference import (
+    ColumnAdded,
+    Difference,
+    TableRenamed,
+    TypeAltered,
+    alters_values,
+    differences_of,
+)
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.wire.definition import (
     DefinitionUnknown,
@@ -29,33 +36,36 @@ from pgsluice.shared.wire.definition import (
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Action, Kind, Policies, kind_of
+from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.sinks.postgres.definitions.alteration_statements import (
-    Statement,
     TableHere,
-    enum_statements,
-    renaming_type,
     statements,
 )
-from pgsluice.worker.sinks.postgres.definitions.refit import refitting
+from pgsluice.worker.sinks.postgres.definitions.refit import COLUMN_TYPES, refitting
+from pgsluice.worker.sinks.postgres.definitions.type_alteration import (
+    altering_values,
+    labelling,
+    renaming_by_column,
+    renaming_of,
+)
+from pgsluice.worker.sinks.postgres.definitions.type_statements import Statement
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import is_transient
-from pgsluice.worker.sinks.postgres.target.type_names import known_type
+from pgsluice.worker.sinks.postgres.target.type_names import known_type, type_here
 
 _log = telemetry.logger(__name__)
 
 _NOT_OURS = {Action.IGNORE, Action.STOP, Action.RECOPY}
 """What a person did, or a copy does."""
 
-_ENUM = "e"
 _PRIMARY_KEY = """
 SELECT c.conname, ARRAY(SELECT a.attname FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, position)
                         JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.position)
 FROM pg_constraint c WHERE c.contype = 'p' AND c.conrelid = %s
 """
-_TYPE = "SELECT t.typtype FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname = %s AND t.typname = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +74,27 @@ class Alteration:
     known_tables: KnownTables
     policies: Policies
 
-    def apply(self, definition: PublishedDefinition) -> None:
-        """What a person is to look at was looked at before it came here, and is taken as done. Raises TerminalError for what the
-        target refuses; TransientError for a lock."""
+    def apply(self, definition: PublishedDefinition, *, is_accepted: bool = False) -> None:
+        """What a person is to look at was looked at before it came here, and is taken as done; ``is_accepted``: all of it. Raises
+        RefusedDefinitionError for what the target refuses; TransientError for a lock."""
         self.connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+        try:
+            self._apply(definition, is_accepted=is_accepted)
+        except TerminalError as error:
+            raise RefusedDefinitionError(error.fact, error.remedy, definition) from None
+
+    def _apply(self, definition: PublishedDefinition, *, is_accepted: bool) -> None:
         event, was = definition.event, definition.previous
         match event:
             case TableDefined(table=table) | TablePublished(table=table):
                 # one kind alone: a table follows a table and a type a type; one kind of difference changes a name
                 if isinstance(was, TableDefinition):
-                    self._alter_table(was, table, differences_of(definition))
+                    self._alter_table(was, table, differences_of(definition), is_accepted=is_accepted)
             case TypeDefined():
-                if isinstance(was, TypeDefined) and self.policies.action(Kind.ENUM, None) is Action.APPLY:
+                if isinstance(was, TypeDefined) and not is_accepted:
                     self._alter_type(was, event)
             case TableGone():
-                self._drop_table(event)
+                self._drop_table(event, is_accepted=is_accepted)
             case TableUnpublished(schema=schema, name=name):
                 _log.info("a table of the source is not published any more; its rows stay", table=f"{schema}.{name}")
             case TableRewritten() | DefinitionUnknown():
@@ -86,53 +102,70 @@ class Alteration:
             case unreachable:
                 assert_never(unreachable)
 
-    def _alter_table(self, was: TableDefinition, now: TableDefinition, found: Sequence[Difference]) -> None:
-        if found:
-            for known in self.known_tables.of_table(self.connection, now.oid):
-                self._alter_place(known, was, now, found)
+    def _alter_table(self, was: TableDefinition, now: TableDefinition, found: Sequence[Difference], *, is_accepted: bool) -> None:
+        if not found:
+            return
+        if not is_accepted:
+            for difference in found:
+                # one kind alone: what else a table tells of a type is the type's own message
+                if isinstance(difference, TypeAltered) and difference.is_same and self._is_applied(Kind.ENUM):
+                    self._execute_all(renaming_by_column(self.connection, difference.was, difference.now), now.name)
+        for known in self.known_tables.of_table(self.connection, now.oid):
+            self._alter_place(known, was, now, found, is_accepted=is_accepted)
 
-    def _drop_table(self, gone: TableGone) -> None:
+    def _drop_table(self, gone: TableGone, *, is_accepted: bool) -> None:
         action = self.policies.action(Kind.DROP_TABLE, (gone.schema, gone.name))
         for known in self.known_tables.of_table(self.connection, gone.oid):
-            if action is Action.DROP:
+            if action is Action.DROP and not is_accepted:
                 self._execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*known.place)), ".".join(known.place))
             else:
                 _log.info("the source dropped a table; the target keeps it", table=".".join(known.place))
 
-    def _alter_place(self, known: KnownTable, was: TableDefinition, now: TableDefinition, found: Iterable[Difference]) -> None:
+    def _alter_place(
+        self,
+        known: KnownTable,
+        was: TableDefinition,
+        now: TableDefinition,
+        found: Iterable[Difference],
+        *,
+        is_accepted: bool,
+    ) -> None:
         """What is not altered stays known by what it is called here, but for a table that was renamed: its rows would go to
         another of that name."""
         place, source = known.place, (now.schema, now.name)
         for difference in found:
-            here = self._look(place, known, was, now)
-            if here is None:
-                return
             action = self.policies.action(kind_of(difference), (was.schema, was.name))
             if isinstance(difference, TableRenamed):
-                source = known.source if action is Action.IGNORE else source
-            if action in _NOT_OURS:
+                source = known.source if action is Action.IGNORE and not is_accepted else source
+            if action in _NOT_OURS or is_accepted:
                 continue
-            for statement in statements(difference, here, action):
-                self._execute(statement, ".".join(place))
+            here = self._look(place, known, was, now, difference)
+            if here is None:
+                return
+            self._execute_all(statements(difference, here, action), ".".join(place))
             if isinstance(difference, TableRenamed) and place == difference.was:
                 place = difference.now
         entry = find_table(self.connection, *place)
         if entry is not None:
             self._remember(known, replace(known, place=place, source=source, target_oid=entry.oid), entry, was, now)
 
-    def _look(self, place: tuple[str, str], known: KnownTable, was: TableDefinition, now: TableDefinition) -> TableHere | None:
+    def _look(
+        self, place: tuple[str, str], known: KnownTable, was: TableDefinition, now: TableDefinition, difference: Difference
+    ) -> TableHere | None:
         """The target's table as it is after the statements so far; None when it is not there."""
         entry = find_table(self.connection, *place)
         if entry is None:
             return None
         columns = _columns_here(entry, known, was, now)
         constraint = self.connection.execute(_PRIMARY_KEY, [entry.oid]).fetchone() or ("", ())
+        current: dict[int, str] = dict(self.connection.execute(COLUMN_TYPES, [entry.oid]).fetchall())
         has_rows = self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(sql.Identifier(*place))).rowcount > 0
         return TableHere(
             place=place,
-            names={number: column.name for number, column in columns.items()},
-            others={column.name for column in entry.columns} - {column.name for column in columns.values()},
-            types={c.number: known_type(self.connection, ".".join(place), c.name, c.type_name) for c in now.columns},
+            columns=columns,
+            current={number: current[column.number] for number, column in columns.items()},
+            types=self._types(difference, columns, ".".join(place)),
+            is_partitioned=entry.kind == "p",
             is_empty=not has_rows,
             key_constraint=constraint[0],
             key_columns=tuple(constraint[1]),
@@ -140,32 +173,38 @@ class Alteration:
             source_columns={column.name: column for column in was.columns},
         )
 
+    def _types(self, difference: Difference, columns: Mapping[int, TargetColumn], table: str) -> dict[int, str | None]:
+        """Of the column that ``difference`` gives a type. A column that the target has not yet becomes text where it lacks the
+        type."""
+        match difference:
+            case ColumnAdded(column) if column.number not in columns:
+                return {column.number: known_type(self.connection, table, column.name, column.type_name)}
+            case ColumnAdded(column) | TypeAltered(_, column):
+                return {column.number: type_here(self.connection, column.type_name)}
+            case _:  # one kind alone: others give no column a type
+                return {}
+
     def _remember(
         self, known: KnownTable, moved: KnownTable, entry: CatalogEntry, was: TableDefinition, now: TableDefinition
     ) -> None:
         here = _columns_here(entry, known, was, now)
         numbers = {c.name: here[c.number].number for c in now.columns if c.number in here}
         types = {column.name: column.type_name for column in now.columns}
-        self.known_tables.replace(self.connection, known, replace(moved, columns=numbers, types=types))
+        source_numbers = {column.name: column.number for column in now.columns}
+        news = replace(moved, columns=numbers, types=types, source_numbers=source_numbers)
+        self.known_tables.replace(self.connection, known, news)
 
     def _alter_type(self, was: TypeDefined, now: TypeDefined) -> None:
         """The type of that name, if the target has one. Where it has text instead, rows bring the labels."""
-        place, later = (was.schema, was.name), (now.schema, now.name)
-        kind = self._type_kind(place)
-        if kind is None:
-            return
-        if place != later and self._type_kind(later) is None:
-            for statement in renaming_type(place, later):
-                self._execute(statement, ".".join(place))
-            place = later
-        if kind == _ENUM:
-            for statement in enum_statements(*place, was.labels, now.labels):
-                self._execute(statement, ".".join(place))
+        name = f"{was.schema}.{was.name}"
+        if self._is_applied(Kind.ENUM):
+            self._execute_all(renaming_of(self.connection, (was.schema, was.name), (now.schema, now.name)), name)
+            self._execute_all(labelling(self.connection, was, now), name)
+        if alters_values(was, now) and self._is_applied(Kind.TYPE):
+            self._execute_all(altering_values(self.connection, was, now), name)
 
-    def _type_kind(self, place: tuple[str, str]) -> str | None:
-        """``pg_type.typtype``; None when the target has no type there."""
-        row = self.connection.execute(_TYPE, place).fetchone()
-        return None if row is None else str(row[0])
+    def _is_applied(self, kind: Kind) -> bool:
+        return self.policies.action(kind, None) is Action.APPLY
 
     def refit(self, table: Table) -> None:
         """Makes the target's table fit for rows of ``table`` that are copied again; it loses its rows where it has to be altered.
@@ -174,12 +213,16 @@ class Alteration:
         for statement in refitting(self.connection, self.known_tables, self.policies, table):
             self._execute(statement, table.qualified_name)
 
+    def _execute_all(self, found: Iterable[Statement], name: str) -> None:
+        for statement in found:
+            self._execute(statement, name)
+
     def _execute(self, statement: Statement, name: str) -> None:
         """Runs one statement, whatever its text holds: the extended protocol takes no second one."""
         try:
             self.connection.execute(statement, binary=True)
         except psycopg.Error as error:
-            raise _refused(error, statement, name) from None
+            raise _refusal(error, statement, name) from None
         _log.info("altered the target as the source was", name=name)
 
 
@@ -190,18 +233,34 @@ def _columns_here(entry: CatalogEntry, known: KnownTable, was: TableDefinition, 
     found: dict[int, TargetColumn] = {}
     for column in (*now.columns, *was.columns):  # what was there may be remembered by its earlier name
         remembered = by_number.get(known.columns.get(column.name, 0)) if column in was.columns else None
-        here = remembered or by_name.get(column.name)
-        if here is not None:
-            found[column.number] = here
+        if remembered is not None:
+            found[column.number] = remembered
+    taken = {column.number for column in found.values()}
+    for column in (*now.columns, *was.columns):
+        here = by_name.get(column.name)
+        if here is not None and here.number not in taken:
+            found.setdefault(column.number, here)
     return found
 
 
-def _refused(error: psycopg.Error, statement: Statement, name: str) -> PgsluiceError:
+_CAUSES = {
+    "2BP01": "something there needs it, like a view or a rule: drop that, and make it again afterwards",
+    "0A000": "something there needs it, like a view, a rule or another column: drop that, and make it again afterwards",
+    "42501": "the worker's role needs the right to it: let that role own it, or do it as its owner",
+    "42701": "there is another column of that name: rename that",
+    "42P07": "there is another table of that name: rename that",
+    "42710": "there is another object of that name: rename that",
+    "23505": "rows there are alike in it: remove what only the target has",
+    "23502": "rows there have NULL in it: fill it",
+    "42804": "PostgreSQL does not convert the values by itself: convert them there",
+}
+"""What stands in the way, by SQLSTATE."""
+
+
+def _refusal(error: psycopg.Error, statement: Statement, name: str) -> PgsluiceError:
     tried = statement.as_string()
     if is_transient(error):
         fact = f"a lock on '{name}' at the target is held by somebody else"
         return TransientError(fact, f"it is tried again: {tried}", Cause.LOCK)
     what = f"the target refused what the source did to '{name}' ({type(error).__name__}, SQLSTATE {error.sqlstate}): {tried}"
-    return TerminalError(
-        what, "make room for it there (a view or a rule may need the column, or a right may be lacking), then start again"
-    )
+    return TerminalError(what, _CAUSES.get(error.sqlstate or "", "make room for it there"))

@@ -5,7 +5,8 @@ Columns go by the source's numbers: what the target calls a column is the target
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -25,7 +26,7 @@ from pgsluice.shared.definitions.difference import (
     TypeAltered,
 )
 from pgsluice.shared.errors import TerminalError
-from pgsluice.shared.wire.definition import DefinedColumn, DefinedPartition, EnumLabel
+from pgsluice.shared.wire.definition import DefinedColumn, DefinedPartition
 from pgsluice.worker.definitions.partition_condition import (
     Combination,
     Comparison,
@@ -36,21 +37,31 @@ from pgsluice.worker.definitions.partition_condition import (
     parse_condition,
 )
 from pgsluice.worker.definitions.policy import Action
+from pgsluice.worker.sinks.postgres.definitions.type_statements import Statement, moving
+from pgsluice.worker.sinks.postgres.target.catalog import TargetColumn
+from pgsluice.worker.sinks.postgres.target.type_names import TEXT
 
-Statement = sql.Composed
+_MODIFIERS = re.compile(r"\([^)]*\)")
+_NARROWER = {
+    "integer": ("smallint",),
+    "bigint": ("smallint", "integer"),
+    "numeric": ("smallint", "integer", "bigint"),
+    "json": ("jsonb",),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TableHere:
-    """A table of the target that takes rows of one of the source. ``names`` are those of its columns by the numbers of the
-    source's; ``others`` are its columns that none of the source's goes to. ``types`` are what the target calls the types of the
-    source's columns, by number. ``key_constraint`` is that of its primary key of ``key_columns``; "" and () without one.
-    ``source_columns`` are those that the source's table had before, by their names."""
+    """A table of the target that takes rows of one of the source. ``columns`` are those of its columns that the source's go to,
+    by the numbers of these, and ``current`` their types. ``types`` are what the target calls the types of the source's columns
+    that a difference gives one, by number; None where it has none of that name. ``key_constraint`` is that of its primary key of
+    ``key_columns``; "" and () without one. ``source_columns`` are those that the source's table had before, by their names."""
 
     place: tuple[str, str]
-    names: Mapping[int, str]
-    others: Collection[str]
-    types: Mapping[int, str]
+    columns: Mapping[int, TargetColumn]
+    current: Mapping[int, str]
+    types: Mapping[int, str | None]
+    is_partitioned: bool
     is_empty: bool
     key_constraint: str
     key_columns: tuple[str, ...]
@@ -60,6 +71,10 @@ class TableHere:
     @property
     def identifier(self) -> sql.Identifier:
         return sql.Identifier(*self.place)
+
+    @property
+    def names(self) -> dict[int, str]:
+        return {number: column.name for number, column in self.columns.items()}
 
 
 def statements(difference: Difference, here: TableHere, action: Action = Action.APPLY) -> list[Statement]:
@@ -74,8 +89,8 @@ def statements(difference: Difference, here: TableHere, action: Action = Action.
             return [_alter(here, how, here.names[column.number])] if column.number in here.names else []
         case ColumnRenamed(was, now):
             return list(_renaming_column(here, was, now))
-        case TypeAltered(_, now):
-            return list(_altering_type(here, now))
+        case TypeAltered():
+            return list(_altering_type(here, difference))
         case NotNullAltered(now):
             is_relaxed = not now.not_null and now.number in here.names
             return [_alter(here, "ALTER COLUMN {} DROP NOT NULL", here.names[now.number])] if is_relaxed else []
@@ -89,32 +104,6 @@ def statements(difference: Difference, here: TableHere, action: Action = Action.
             assert_never(unreachable)
 
 
-def enum_statements(schema: str, name: str, was: Sequence[EnumLabel], now: Sequence[EnumLabel]) -> list[Statement]:
-    """Labels that were renamed, then those that were added, in their places."""
-    identifier = sql.Identifier(schema, name)
-    before = {label.oid: label.label for label in was}
-    found = [
-        sql.SQL("ALTER TYPE {} RENAME VALUE {} TO {}").format(identifier, sql.Literal(before[oid]), sql.Literal(label))
-        for oid, label in ((each.oid, each.label) for each in now)
-        if before.get(oid, label) != label
-    ]
-    for index, label in enumerate(now):
-        if label.oid not in before:
-            found.append(_adding_label(identifier, now, index))
-    return found
-
-
-def renaming_type(was: tuple[str, str], now: tuple[str, str]) -> list[Statement]:
-    return list(_moving(sql.SQL("TYPE"), was, now))
-
-
-def _adding_label(identifier: sql.Identifier, labels: Sequence[EnumLabel], index: int) -> Statement:
-    statement = sql.SQL("ALTER TYPE {} ADD VALUE IF NOT EXISTS {}").format(identifier, sql.Literal(labels[index].label))
-    if index == 0:
-        return statement + (sql.SQL(" BEFORE {}").format(sql.Literal(labels[1].label)) if len(labels) > 1 else sql.SQL(""))
-    return statement + sql.SQL(" AFTER {}").format(sql.Literal(labels[index - 1].label))
-
-
 def _alter(here: TableHere, action: str, *names: str) -> Statement:
     return sql.SQL("ALTER TABLE {} ").format(here.identifier) + sql.SQL(action).format(*map(sql.Identifier, names))
 
@@ -122,23 +111,16 @@ def _alter(here: TableHere, action: str, *names: str) -> Statement:
 def _renaming(here: TableHere, was: tuple[str, str], now: tuple[str, str]) -> Iterator[Statement]:
     """Only where the target has the source's name: a route sends the rows of any other elsewhere."""
     if here.place == was:
-        yield from _moving(sql.SQL("TABLE"), was, now)
-
-
-def _moving(what: sql.SQL, was: tuple[str, str], now: tuple[str, str]) -> Iterator[Statement]:
-    if now[0] != was[0]:
-        yield sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(now[0]))
-        yield sql.SQL("ALTER {} {} SET SCHEMA {}").format(what, sql.Identifier(*was), sql.Identifier(now[0]))
-    if now[1] != was[1]:
-        yield sql.SQL("ALTER {} {} RENAME TO {}").format(what, sql.Identifier(now[0], was[1]), sql.Identifier(now[1]))
+        yield from moving(sql.SQL("TABLE"), was, now)
 
 
 def _adding(here: TableHere, column: DefinedColumn) -> Iterator[Statement]:
     """A default gives the rows that are there what the source's have; the target needs none afterwards."""
-    if column.name in here.others:
-        return  # somebody added it in advance
+    if column.number in here.columns:
+        yield from _taking(here, column, here.columns[column.number])
+        return
     filled = column.missing is not None
-    kind = sql.SQL(here.types[column.number])
+    kind = sql.SQL(here.types[column.number] or TEXT)
     default = sql.SQL(" DEFAULT {}::{}").format(sql.Literal(column.missing), kind) if filled else sql.SQL("")
     not_null = sql.SQL(" NOT NULL" if column.not_null and (filled or here.is_empty) else "")
     yield _alter(here, "ADD COLUMN {} ", column.name) + kind + default + not_null
@@ -146,15 +128,55 @@ def _adding(here: TableHere, column: DefinedColumn) -> Iterator[Statement]:
         yield _alter(here, "ALTER COLUMN {} DROP DEFAULT", column.name)
 
 
+def _taking(here: TableHere, column: DefinedColumn, found: TargetColumn) -> Iterator[Statement]:
+    """For a column that somebody added in advance: from now on it is the source's, and rows have in it what the source's have."""
+    wanted, current = here.types[column.number] or column.type_name, here.current[column.number]
+    if not _takes(current, wanted):
+        alter = _alter(here, "ALTER COLUMN {} TYPE ", found.name) + sql.SQL(here.types[column.number] or TEXT)
+        raise TerminalError(
+            f"the source added column '{column.name}' of type {wanted} to '{'.'.join(here.place)}', and the target has one of"
+            f" that name whose type is {current}",
+            f"give it the source's type there ({alter.as_string()}), or another name",
+        )
+    if found.generated:
+        return
+    if found.not_null and not column.not_null and found.name not in here.key_columns:
+        yield _alter(here, "ALTER COLUMN {} DROP NOT NULL", found.name)
+    if here.is_empty:
+        return
+    only, name = sql.SQL("" if here.is_partitioned else "ONLY "), sql.Identifier(found.name)
+    update = sql.SQL("UPDATE {}{} SET {} = ").format(only, here.identifier, name)
+    if column.missing is None:
+        yield update + sql.SQL("NULL WHERE {} IS NOT NULL").format(name)
+    else:  # by their texts: not every type has an equality
+        value = sql.SQL("{}::{}").format(sql.Literal(column.missing), sql.SQL(current))
+        yield update + sql.SQL("{value} WHERE {name}::text IS DISTINCT FROM ({value})::text").format(value=value, name=name)
+
+
+def _takes(current: str, wanted: str) -> bool:
+    """Whether a column of the type ``current`` takes every value of the type ``wanted`` as it is."""
+    return current in (wanted, _MODIFIERS.sub("", wanted), TEXT, "character varying") or wanted in _NARROWER.get(current, ())
+
+
 def _renaming_column(here: TableHere, was: DefinedColumn, now: DefinedColumn) -> Iterator[Statement]:
     if here.names.get(now.number) == was.name:
         yield _alter(here, "RENAME COLUMN {} TO {}", was.name, now.name)
 
 
-def _altering_type(here: TableHere, now: DefinedColumn) -> Iterator[Statement]:
-    name = here.names.get(now.number)
-    if name is not None:
-        yield _alter(here, "ALTER COLUMN {} TYPE ", name) + sql.SQL(here.types[now.number])
+def _altering_type(here: TableHere, altered: TypeAltered) -> Iterator[Statement]:
+    """A column keeps a type that was only renamed, and no column becomes text for want of a type."""
+    number = altered.now.number
+    if altered.is_same or number not in here.columns:
+        return
+    name, kind = here.columns[number].name, here.types[number]
+    if kind is None and here.current[number] != TEXT:
+        raise TerminalError(
+            f"the source altered column '{altered.now.name}' of '{'.'.join(here.place)}' from type {altered.was.type_name} to"
+            f" {altered.now.type_name}, which the target does not have",
+            f"create the type at the target, in the same schema; or give column '{name}' there a type that takes the values",
+        )
+    if kind is not None and here.current[number] != kind:
+        yield _alter(here, "ALTER COLUMN {} TYPE ", name) + sql.SQL(kind)
 
 
 def _altering_key(here: TableHere, keys: KeyAltered) -> Iterator[Statement]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from psycopg import sql
 
@@ -19,12 +20,15 @@ from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTab
 from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.table import emptying_statement, keys_of
-from pgsluice.worker.sinks.postgres.target.type_names import known_type
+from pgsluice.worker.sinks.postgres.target.type_names import TEXT, known_type, type_here
 
 Statement = sql.Composed
 
+_BETWEEN = "pgsluice_between_names"
+
 _PRIMARY_KEY = "SELECT conkey FROM pg_constraint WHERE contype = 'p' AND conrelid = %s"
-_TYPES = "SELECT attnum, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
+COLUMN_TYPES = "SELECT attnum, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
+"""By number."""
 
 
 def refitting(connection: Connection, known_tables: KnownTables, policies: Policies, table: Table) -> list[Statement]:
@@ -38,13 +42,17 @@ def refitting(connection: Connection, known_tables: KnownTables, policies: Polic
     known = own[0] if own else known_tables.predecessor(connection, table, entry.oid)
     if known is None:
         return []
-    types: dict[int, str] = dict(connection.execute(_TYPES, [entry.oid]).fetchall())
+    types: dict[int, str] = dict(connection.execute(COLUMN_TYPES, [entry.oid]).fetchall())
     primary_key = connection.execute(_PRIMARY_KEY, [entry.oid]).fetchone()
-    found = list(_Refit(connection, policies, table, known, entry, types, primary_key[0] if primary_key else []).statements())
+    refit = _Refit(connection, policies, table, known, entry, types, primary_key[0] if primary_key else [])
+    found = list(refit.statements())
+    numbers = {name: here.number for name, here in refit.columns().items()}
+    if any(known.columns.get(name) != number for name, number in numbers.items()):
+        known_tables.replace(connection, known, replace(known, columns={**known.columns, **numbers}))
     return [emptying_statement(connection, entry.oid, place), *found] if found else []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Refit:
     """``types`` are those of the target's columns, by number; ``primary_key`` are numbers too, none where there is none."""
 
@@ -57,23 +65,61 @@ class _Refit:
     primary_key: Sequence[int]
 
     def statements(self) -> Iterator[Statement]:
-        here = {column.name: self._here(column) for column in self.table.columns}
-        taken = {column.number for column in here.values() if column is not None}
-        known = [self._numbered(self.known.columns.get(name, 0)) for name in self.known.types.keys() - here.keys()]
+        here = self.columns()
+        taken = {column.number for column in here.values()}
+        known = [self._numbered(self.known.columns.get(name, 0)) for name in self.known.types]
         gone = [column for column in known if column is not None and column.number not in taken]
         for column_gone in gone:
             yield from self._dropping(column_gone)
+        yield from self._renaming(here)
         for column in self.table.columns:
-            found = here[column.name]
-            if found is None:
+            if column.name not in here:
                 yield from self._adding(column)
             else:
-                yield from self._altering(column, found)
-        yield from self._keying({name: found.name for name, found in here.items() if found is not None}, gone)
+                yield from self._altering(column, here[column.name])
+        yield from self._keying({name: found.name for name, found in here.items()}, gone)
 
-    def _here(self, column: Column) -> TargetColumn | None:
+    def columns(self) -> dict[str, TargetColumn]:
+        """The target's columns by the names that the source has now: those that rows went to, or else those of the names."""
         by_name = {each.name: each for each in self.entry.columns}
-        return self._numbered(self.known.columns.get(column.name, 0)) or by_name.get(column.name)
+        pairs = [
+            (column.name, self._numbered(self.known.columns.get(self._name_before(column), 0))) for column in self.table.columns
+        ]
+        found = {name: here for name, here in pairs if here is not None}
+        taken = {here.number for here in found.values()}
+        for column in self.table.columns:
+            here = by_name.get(column.name)
+            if here is not None and here.number not in taken:
+                found.setdefault(column.name, here)
+        return found
+
+    @cached_property
+    def _names_before(self) -> dict[int, str]:
+        """By the source's numbers, which stay through renames. A table that was made again has numbers of its own."""
+        numbers = self.known.source_numbers if self.known.oid == self.table.oid else {}
+        return {number: name for name, number in numbers.items() if number}
+
+    def _name_before(self, column: Column) -> str:
+        """ "" for a column that is new."""
+        if not self._names_before or not column.number:
+            return column.name
+        return self._names_before.get(column.number, "")
+
+    def _renaming(self, here: dict[str, TargetColumn]) -> Iterator[Statement]:
+        """Where the target has the source's earlier name. A name that is still another's is waited for; where columns change
+        names with each other, one has a name of ours meanwhile. In ``here`` columns have their new names then."""
+        before = {column.name: self._name_before(column) for column in self.table.columns}
+        wanted = {found.name: name for name, found in here.items() if found.name == before[name] != name}
+        if not wanted or self._action(Kind.RENAME_COLUMN) is not Action.APPLY:
+            return
+        here |= {name: replace(here[name], name=name) for name in wanted.values()}
+        while wanted:
+            free = [old for old, new in wanted.items() if new not in wanted]
+            old = free[0] if free else next(iter(wanted))
+            new = wanted.pop(old)
+            if not free:
+                wanted[_BETWEEN], new = new, _BETWEEN
+            yield self._alter("RENAME COLUMN {} TO {}", old, new)
 
     def _numbered(self, number: int) -> TargetColumn | None:
         return next((each for each in self.entry.columns if each.number == number), None)
@@ -88,11 +134,18 @@ class _Refit:
             yield self._alter("ADD COLUMN {} ", column.name) + self._type(column) + not_null
 
     def _altering(self, column: Column, here: TargetColumn) -> Iterator[Statement]:
-        before, now = self.known.types.get(column.name), column.type_name
+        before, now = self.known.types.get(self._name_before(column)), column.type_name
         is_followed = before is not None and before != now and self.types.get(here.number) == before
         if is_followed and self._action(Kind.ALTER_TYPE) is Action.APPLY:
-            kind = self._type(column)
-            yield self._alter("ALTER COLUMN {} TYPE ", here.name) + kind + sql.SQL(" USING NULL::") + kind
+            kind = type_here(self.connection, now)
+            if kind is None and before != TEXT:
+                raise TerminalError(
+                    f"the source altered column '{column.name}' of '{self.table.qualified_name}' from type {before} to {now},"
+                    " which the target does not have",
+                    "create the type at the target, in the same schema; then start again, nothing is lost",
+                )
+            if kind is not None:
+                yield self._alter("ALTER COLUMN {} TYPE ", here.name) + sql.SQL(f"{kind} USING NULL::{kind}")
         is_relaxed = here.not_null and not column.not_null and here.number not in self.primary_key
         if is_relaxed and self._action(Kind.NOT_NULL) is Action.APPLY:
             yield self._alter("ALTER COLUMN {} DROP NOT NULL", here.name)
@@ -122,6 +175,6 @@ class _Refit:
     def _type(self, column: Column) -> sql.SQL:
         return sql.SQL(known_type(self.connection, self.table.qualified_name, column.name, column.type_name))
 
-    def _alter(self, action: str, name: str) -> Statement:
+    def _alter(self, action: str, *names: str) -> Statement:
         identifier = sql.Identifier(*self.known.place)
-        return sql.SQL("ALTER TABLE {} ").format(identifier) + sql.SQL(action).format(sql.Identifier(name))
+        return sql.SQL("ALTER TABLE {} ").format(identifier) + sql.SQL(action).format(*map(sql.Identifier, names))

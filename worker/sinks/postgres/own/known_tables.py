@@ -9,6 +9,7 @@ target_database               where that OID counts: a target that was restored 
 column_names, column_numbers  what the source called or calls its columns, and ``attnum`` of each at the target
 column_types                  the source's types of its columns when it was seen last, by name (text for one that was made as text
                               for want of its type); NULL where that is not known
+source_numbers                ``attnum`` of each at the source, likewise
 missed, missed_since          changes that met no row, and when the first of them was applied; 0 and NULL without any
 missed_updates, …_deletes     those of them whose kind is known
 missed_positions              of the first of them, MOST_POSITIONS at most
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -49,22 +50,23 @@ _DATABASE = (
 _TABLE = own_table("tables")
 _KNOWN = (
     "SELECT oid::bigint, CASE WHEN target_database = " + _DATABASE + " THEN target_oid::bigint ELSE 0 END,"
-    " column_names, column_numbers, column_types, table_schema, table_name, source_schema, source_name"
+    " column_names, column_numbers, column_types, source_numbers, table_schema, table_name, source_schema, source_name"
     " FROM {} WHERE group_name = %s AND worker = %s"
 )
 _READ = sql.SQL(_KNOWN + " AND oid = ANY (%s::oid[])").format(_TABLE)
 _AT = sql.SQL(_KNOWN + " AND target_oid = %s::oid AND target_database = " + _DATABASE).format(_TABLE)
 _REMEMBER = sql.SQL(
     "INSERT INTO {} AS known (group_name, worker, oid, table_schema, table_name, source_schema, source_name, target_oid,"
-    " column_names, column_numbers, column_types, target_database)"
-    " VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[], %s::jsonb, " + _DATABASE + ")"
+    " column_names, column_numbers, column_types, source_numbers, target_database)"
+    " VALUES (%s, %s, %s::oid, %s, %s, %s, %s, %s::oid, %s, %s::smallint[], %s::jsonb, %s::jsonb, " + _DATABASE + ")"
     " ON CONFLICT (group_name, worker, oid, table_schema, table_name) DO UPDATE SET source_schema = excluded.source_schema,"
     " source_name = excluded.source_name, target_oid = excluded.target_oid, column_names = excluded.column_names,"
-    " column_numbers = excluded.column_numbers, column_types = excluded.column_types, target_database = excluded.target_database"
+    " column_numbers = excluded.column_numbers, column_types = excluded.column_types,"
+    " source_numbers = excluded.source_numbers, target_database = excluded.target_database"
 ).format(_TABLE)
 _REPLACE = sql.SQL(
     "UPDATE {} SET table_schema = %s, table_name = %s, source_schema = %s, source_name = %s, target_oid = %s::oid,"
-    " column_names = %s, column_numbers = %s::smallint[], column_types = %s::jsonb"
+    " column_names = %s, column_numbers = %s::smallint[], column_types = %s::jsonb, source_numbers = %s::jsonb"
     " WHERE group_name = %s AND worker = %s AND oid = %s::oid AND table_schema = %s AND table_name = %s"
 ).format(_TABLE)
 _FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s").format(_TABLE)
@@ -95,7 +97,8 @@ _IS_THERE = "SELECT FROM pg_class WHERE oid = %s::oid OR oid = to_regclass(%s)"
 class KnownTable:
     """One place that rows of the source's table ``oid`` went to. ``target_oid`` is 0 when the target is another database since.
     ``columns`` are numbers of the target's by names of the source's, ``types`` the source's types by the names that it has,
-    text for a column that was made as text because the target did not have its type."""
+    text for a column that was made as text because the target did not have its type. ``source_numbers`` are the source's, by the
+    same names, 0 or missing where they are not known."""
 
     oid: int
     place: Name
@@ -103,6 +106,7 @@ class KnownTable:
     target_oid: int
     columns: Mapping[str, int]
     types: Mapping[str, str]
+    source_numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 class MissedChange(NamedTuple):
@@ -171,7 +175,7 @@ class KnownTables:
     def replace(self, connection: Connection, known: KnownTable, now: KnownTable) -> None:
         """``now`` is what became of ``known``; what was counted stays."""
         names = [*now.place, *now.source]
-        values = [*names, now.target_oid, list(now.columns), list(now.columns.values()), Jsonb(dict(now.types))]
+        values = [*names, now.target_oid, list(now.columns), list(now.columns.values()), *_by_name(now)]
         connection.execute(_REPLACE, [*values, *self._owner, known.oid, *known.place])
 
     def remember(self, connection: Connection, destinations: Iterable[Destination], known: Known = NOTHING_KNOWN) -> None:
@@ -184,7 +188,7 @@ class KnownTables:
         for each in news:
             entry = self._entry(each, entries)
             entries[entry.oid] = [*entries.get(entry.oid, ()), entry]  # another version of the table may be news too
-            columns = [list(entry.columns), list(entry.columns.values()), Jsonb(dict(entry.types))]
+            columns = [list(entry.columns), list(entry.columns.values()), *_by_name(entry)]
             rows.append([entry.oid, *entry.place, *entry.source, each.oid, *columns])
         with connection.cursor() as cursor:
             cursor.executemany(_REMEMBER, [[*self._owner, *row] for row in rows])
@@ -195,7 +199,8 @@ class KnownTables:
         noted = [entry.types for entry in known.get(table.oid, ()) if entry.target_oid == oid]
         as_text = {name for name in destination.texts if destination.is_made or any(types.get(name) == TEXT for types in noted)}
         types = {column.name: TEXT if column.name in as_text else column.type_name for column in table.columns}
-        return KnownTable(table.oid, _place(table), table.source_name, oid, every_column, types)
+        numbers = {column.name: column.number for column in table.columns}
+        return KnownTable(table.oid, _place(table), table.source_name, oid, every_column, types, numbers)
 
     def forget(self, connection: Connection) -> None:
         connection.execute(_FORGET, self._owner)
@@ -262,12 +267,17 @@ def _known_table(
     columns: list[str],
     numbers: list[int],
     types: Mapping[str, str] | None,
+    source_numbers: Mapping[str, int] | None,
     *names: str,
 ) -> KnownTable:
     """Of a row of ``_KNOWN``."""
     schema, name, source_schema, source_name = names
     by_name = dict(zip(columns, numbers, strict=True))
-    return KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name, types or {})
+    return KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name, types or {}, source_numbers or {})
+
+
+def _by_name(known: KnownTable) -> tuple[Jsonb, Jsonb]:
+    return Jsonb(dict(known.types)), Jsonb(dict(known.source_numbers))
 
 
 def known_columns(table: Table, target_oid: int, known: Known) -> dict[str, int]:

@@ -69,6 +69,7 @@ CREATE TABLE {} (
     column_names text[] NOT NULL,
     column_numbers smallint[] NOT NULL,
     column_types jsonb,
+    source_numbers jsonb,
     missed bigint NOT NULL DEFAULT 0,
     missed_since timestamptz,
     missed_updates bigint NOT NULL DEFAULT 0,
@@ -90,6 +91,7 @@ _ADDED_COLUMNS = (
     ("tables", "missed_updates", "bigint NOT NULL DEFAULT 0"),
     ("tables", "missed_deletes", "bigint NOT NULL DEFAULT 0"),
     ("tables", "missed_positions", "text[] NOT NULL DEFAULT ARRAY[]::text[]"),
+    ("tables", "source_numbers", "jsonb"),
 )
 """Which an earlier version may have made its tables without."""
 

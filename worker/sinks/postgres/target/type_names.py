@@ -92,3 +92,13 @@ def type_here(connection: Connection, type_name: str) -> str | None:
         return None
     name, space, zone = row[0].partition(" with")  # modifiers of times stand before it
     return f"{name}{parts['fields'] or ''}{parts['modifiers'] or ''}{space}{zone}{parts['dimensions']}"
+
+
+def type_place(connection: Connection, type_name: str) -> tuple[str, str] | None:
+    """Schema and name of what ``type_name`` is, or is an array of; None for a type that every server has."""
+    parts = _TYPE_NAME.fullmatch(type_name)
+    if parts is None or "." not in parts["name"]:
+        return None
+    row = connection.execute("SELECT parse_ident(%s)", [parts["name"]]).fetchone()
+    found = row[0] if row else []
+    return (found[0], found[1]) if len(found) == 2 else None

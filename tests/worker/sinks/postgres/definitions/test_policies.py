@@ -17,6 +17,7 @@ from pgsluice.shared.wire.definition import (
     TableDefinition,
     TableGone,
     TableRewritten,
+    TypeAttribute,
     TypeDefined,
 )
 from pgsluice.shared.wire.position import LSN, Position
@@ -32,7 +33,8 @@ from tests.changes_builder import table
 from tests.servers import Database
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, partition, with_columns
 
-TARGET = "CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE t (id bigint PRIMARY KEY, note text NOT NULL, n integer)"
+TYPES = "CREATE TYPE mood AS ENUM ('sad'); CREATE TYPE pair AS (a integer);"
+TARGET = f"{TYPES} CREATE TABLE t (id bigint PRIMARY KEY, note text NOT NULL, n integer)"
 ROWS = "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)"
 
 N = column(3, "n", type_oid=23, type_name="integer")
@@ -40,6 +42,7 @@ NEEDED = replace(NOTE, not_null=True)
 SOURCE = with_columns(ID, NEEDED, N)
 PARTS = replace(SOURCE, partitions=(partition(1, "p"),))
 MOOD = TypeDefined("ALTER TYPE", 7, "public", "mood", "e", "", (EnumLabel(8, "sad"),))
+PAIR = TypeDefined("ALTER TYPE", 10, "public", "pair", "c", "", (), (TypeAttribute(1, "a", 23, "integer"),))
 
 COLUMNS = """
 SELECT string_agg(
@@ -71,6 +74,13 @@ def labels(target: Database) -> list[str]:
     return [row[0] for row in target.execute("SELECT unnest(enum_range(NULL::mood))::text")]
 
 
+def attributes(target: Database) -> str:
+    query = (
+        "SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'pair'::regclass AND NOT attisdropped"
+    )
+    return f"({target.execute(query)[0][0]})"
+
+
 def primary_key(target: Database) -> list[str]:
     key = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 't'::regclass AND contype = 'p'"
     return [row[0] for row in target.execute(key)]
@@ -86,6 +96,7 @@ REKEYED = altered(
     replace(ID, primary_key_position=None), NEEDED, replace(N, primary_key_position=1, not_null=True), identity_columns=(3,)
 )
 LABELLED = replace(MOOD, labels=(EnumLabel(8, "blue"), EnumLabel(9, "glad")))
+WIDER_PAIR = replace(PAIR, attributes=(TypeAttribute(1, "a", 23, "integer"), TypeAttribute(2, "b", 25, "text")))
 DETACHED = TableDefined("ALTER TABLE", SOURCE)
 GONE = TableGone("DROP TABLE", TABLE.oid, "public", "t")
 FOR_EACH_ROW = TableRewritten("ALTER TABLE", TABLE.oid, "public", "t", 2)
@@ -110,6 +121,8 @@ DONE: dict[tuple[Kind, Action], Case] = {
     (Kind.KEY, IGNORE): Case(REKEYED, SOURCE, ["PRIMARY KEY (id)"], primary_key),
     (Kind.ENUM, APPLY): Case(LABELLED, MOOD, ["blue", "glad"], labels),
     (Kind.ENUM, IGNORE): Case(LABELLED, MOOD, ["sad"], labels),
+    (Kind.TYPE, APPLY): Case(WIDER_PAIR, PAIR, "(a,b)", attributes),
+    (Kind.TYPE, IGNORE): Case(WIDER_PAIR, PAIR, "(a)", attributes),
     (Kind.VOLATILE_DEFAULT, Action.NULL): Case(FOR_EACH_ROW, SOURCE, AS_IT_WAS),
     (Kind.REWRITE, Action.CAST): Case(REWRITTEN, SOURCE, AS_IT_WAS),
     (Kind.REWRITE, IGNORE): Case(REWRITTEN, SOURCE, AS_IT_WAS),
@@ -146,7 +159,7 @@ def test_a_person_is_told_of_what_and_where_and_what_to_do(kind: Kind, action: A
     assert "at 0/5000:3, committed 2000-01-01T00:00:01" in said
     assert "nothing of the transaction was applied" in said
     assert "'pgsluice ddl accept 0/5000:3'" in said
-    if kind not in (Kind.UNKNOWN, Kind.ENUM):
+    if kind not in (Kind.UNKNOWN, Kind.ENUM, Kind.TYPE):
         assert "public.t" in said
     if action is Action.RECOPY:
         assert "--copy-and-stream --recopy public.t" in said
@@ -166,7 +179,7 @@ def test_a_sink_that_alters_nothing_needs_a_person_only_where_that_was_asked_for
     assert judge(met, Policies.parse("stop", {}), use).stop is not None
 
 
-def known_table(target: Database) -> KnownTables:
+def remembered(target: Database) -> KnownTables:
     """The source's table went to ``t``."""
     known_tables = KnownTables.of("group", "worker")
     with target.connect() as connection:
@@ -178,7 +191,7 @@ def known_table(target: Database) -> KnownTables:
 
 
 def apply(target: Database, policies: Policies, event: DefinitionEvent, was: Defined | None) -> KnownTables:
-    known_tables = known_table(target)
+    known_tables = remembered(target)
     with target.connect() as connection, connection.transaction():
         Alteration(connection, known_tables, policies).apply(PublishedDefinition(event, was))
     return known_tables

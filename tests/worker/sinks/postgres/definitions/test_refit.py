@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.table import Table
 from tests.changes_builder import copied, insert, restart, table
 from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
@@ -134,3 +135,53 @@ def test_a_column_that_somebody_made_as_text_stays_text(new_target: Callable[...
     apply_copied(target.sink, [[copied(1, moods, (b"1", b"sad"))]])
     apply_copied(target.sink, [[restart(2, moods)]])
     assert [kind for _, kind in target.rows(COLUMNS)] == ["integer", "text"]
+
+
+def numbered(was: Table, *columns: str) -> Table:
+    """``number name type`` each."""
+    made = table(was.qualified_name, *(text.partition(" ")[2] for text in columns))
+    numbers = [int(text.partition(" ")[0]) for text in columns]
+    described = tuple(replace(column, number=number) for column, number in zip(made.columns, numbers, strict=True))
+    return replace(made, oid=was.oid, columns=described)
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        (["1 id bigint", "2 remark text", "3 gone text"], ["id", "remark", "gone"]),
+        (["1 id integer", "2 gone text", "3 note text"], ["id", "gone", "note"]),
+        (["1 id integer", "2 gone text", "4 note bigint"], ["id", "gone", "note"]),
+        (["1 note integer", "2 gone text", "3 id text"], ["note", "gone", "id"]),
+    ],
+    ids=["renamed", "two change names", "a name is given to a new one", "three change names"],
+)
+def test_columns_that_were_renamed_before_the_copy_keep_what_the_target_has_of_them(
+    new_target: Callable[..., Target], columns: list[str], found: list[str]
+) -> None:
+    target = new_target()
+    was = numbered(WAS, "1 id integer", "2 note text", "3 gone text")
+    apply_copied(target.sink, [[copied(1, was, (b"1", b"a", b"x"))]])
+    target.database.execute("CREATE INDEX of_note ON orders (note); COMMENT ON COLUMN orders.note IS 'mine'")
+    target.database.execute("CREATE VIEW of_orders AS SELECT note FROM orders")
+    now = numbered(WAS, *columns)
+    apply_copied(target.sink, [[restart(2, now)]])
+    apply_copied(target.sink, [[copied(3, now, (b"2", b"b", b"3"), snapshot="second")]])
+    assert [name for name, _ in target.rows(COLUMNS)] == found
+    assert target.rows("SELECT note FROM of_orders") == [("b",)]
+    assert target.rows("SELECT col_description('orders'::regclass, 2)") == [("mine",)]
+
+
+def test_a_column_that_is_renamed_at_the_source_alone_still_gets_its_rows(new_target: Callable[..., Target]) -> None:
+    target = new_target(policies={"rename-column": "ignore"})
+    was, now = numbered(WAS, "1 id integer", "2 note text"), numbered(WAS, "1 id bigint", "2 remark text")
+    apply_copied(target.sink, [[copied(1, was, (b"1", b"a"))]])
+    apply_copied(target.sink, [[restart(2, now)]])
+    apply_copied(target.sink, [[copied(3, now, (b"2", b"b"), snapshot="second")]])
+    assert target.rows("SELECT id::text, note FROM orders") == [("2", "b")]
+
+
+def test_a_type_that_the_target_lacks_stops_the_copy_and_makes_no_text(target: Target) -> None:
+    now = table("public.orders", "id public.elsewhere", "note text", "gone text")
+    with pytest.raises(TerminalError, match=r"from type integer to public.elsewhere, which the target does not have"):
+        apply_copied(target.sink, [[restart(2, now)]])
+    assert target.rows(COLUMNS)[0] == ("id", "integer")
