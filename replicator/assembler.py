@@ -258,15 +258,22 @@ class Assembler:
         frame = self._relations.frame(table.oid)
         return None if frame is None else self.add_relation(frame, table)
 
-    def add_definition(self, frame: bytes) -> Message | None:
-        """Takes a definition, in the open transaction, as it is to be published: it is not looked at."""
+    def add_definition(self, frame: bytes, superseded: bytes | None = None) -> Message | None:
+        """Takes a definition, in the open transaction, as it is to be published: it is not looked at. ``superseded`` is what the
+        definition right before it becomes, in the same message, unless that is published already."""
         if not self._counts_definitions:
             return None
         if self._ordinal < self._skip_through:
             self._ordinal += 1
             return None
-        message = self._cut()
-        self._add_change(frame)
+        if superseded is not None and self._is_definition:
+            self._size += len(superseded) - len(self._parts[-1])
+            self._parts[-2:] = (frame_length(superseded), superseded)
+            self._is_definition = False
+            message = self._add_change(frame)
+        else:
+            message = self._cut()
+            self._add_change(frame)
         self._is_definition = self._defines = True
         return message
 

@@ -204,10 +204,12 @@ class Receiver:
                 await self._publish(message)
 
     async def _add_logical_message(self, frame: bytes) -> Message | None:
-        definition = await self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)
-        if definition is None:
+        taken = await self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)
+        if taken is None:
             return None
-        return self._assembler.add_forged(FORGED) if definition is FORGED else self._assembler.add_definition(definition)
+        if taken.frame is FORGED:
+            return self._assembler.add_forged(FORGED)
+        return self._assembler.add_definition(taken.frame, superseded=FORGED if taken.supersedes else None)
 
     def _note_name(self, relation: Relation) -> None:
         """A table is published by its OID, so one that is renamed stays, under its new name from here on."""

@@ -127,7 +127,8 @@ async def _definitions(
     names, store, token = run.names, HistoryStore(bucket), ""
     histories = await store.load()
     if run.settings.track_ddl:
-        token = await track_definitions(source, names, watch.wishes.patterns, role, histories, run.settings.retry.source)
+        described = [oid for oid, history in histories.items() if history.is_whole]
+        token = await track_definitions(source, names, watch.wishes.patterns, role, described, run.settings.retry.source)
     copy = run.copy if run.settings.recopy_altered else None
     consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
     catalog, published = RelationCatalog(source, names, slot.catalog_xmin), await store.load_log()

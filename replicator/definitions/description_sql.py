@@ -18,16 +18,30 @@ $pgsluice$
 """
 
 DESCRIBE = """
-CREATE OR REPLACE FUNCTION {describe}(relation oid, is_published boolean) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {describe}(relation oid, is_published boolean, made oid[]) RETURNS jsonb
     LANGUAGE plpgsql AS $pgsluice$
+-- made: NULL, or the partitions that the command made. Then only these are listed, and default partitions beside them, whose
+-- conditions they change: a migration that makes a thousand is not to write all of them a thousand times.
 DECLARE
     below oid[] := ARRAY[]::oid[];
+    told oid[];
     identity int2[];
 BEGIN
     IF (SELECT c.relkind = 'p' FROM pg_class c WHERE c.oid = relation) THEN
         below := ARRAY(WITH RECURSIVE tree (oid) AS (
                            SELECT relation UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
                        SELECT t.oid FROM tree t WHERE t.oid <> relation ORDER BY t.oid);
+    END IF;
+    told := below;
+    IF made IS NOT NULL THEN
+        told := ARRAY(WITH RECURSIVE tree (oid) AS (
+                          SELECT m.oid FROM unnest(made) m (oid)
+                           UNION
+                          SELECT p.partdefid FROM unnest(made) m (oid) JOIN pg_inherits i ON i.inhrelid = m.oid
+                            JOIN pg_partitioned_table p ON p.partrelid = i.inhparent WHERE p.partdefid <> 0
+                           UNION
+                          SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
+                      SELECT t.oid FROM tree t WHERE t.oid = ANY(below) ORDER BY t.oid);
     END IF;
     identity := ARRAY(SELECT a.attnum FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
                        WHERE c.oid = relation AND a.attnum > 0 AND NOT a.attisdropped
@@ -41,7 +55,8 @@ BEGIN
         SELECT jsonb_build_object(
                    'relkind', c.relkind::text, 'filenode', c.relfilenode::bigint, 'replica_identity', c.relreplident::text,
                    'identity_columns', to_jsonb(identity), 'published', is_published,
-                   'columns', {columns}(relation, below, is_published), 'partitions', {partitions}(below))
+                   'columns', {columns}(relation, below, is_published),
+                   CASE WHEN made IS NULL THEN 'partitions' ELSE 'more_partitions' END, {partitions}(told))
           FROM pg_class c WHERE c.oid = relation);
 END
 $pgsluice$

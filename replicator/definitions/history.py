@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pgsluice.shared.wire.definition import TypeDefined
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.published_definition import Defined
 
@@ -27,6 +28,13 @@ class History:
 
     def __init__(self, versions: Iterable[Version] = ()) -> None:
         self.versions = sorted(versions, key=lambda version: version.position)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the newest version tells all that is told of such a thing now."""
+        newest = self.versions[-1].defined if self.versions else None
+        # one kind alone: earlier versions told less of types
+        return newest is not None and not (isinstance(newest, TypeDefined) and not newest.is_whole)
 
     def before(self, position: Position) -> Defined | None:
         """What holds for the change at ``position``; None where that is not known."""
@@ -46,6 +54,10 @@ class History:
             return False
         self.versions.insert(index, version)
         return True
+
+    def forget(self, position: Position) -> None:
+        """No row is of the version that holds behind ``position``."""
+        self.versions = [version for version in self.versions if version.position != position]
 
     def forget_before(self, confirmed: LSN) -> bool:
         """Nothing that commits before ``confirmed`` comes again. Whether there was anything to forget."""

@@ -6,7 +6,7 @@ whoever owns a function that an event trigger calls acts with the rights of ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -52,7 +52,7 @@ _FUNCTIONS = {
     "name(oid)": ("Oid, schema and name of a table.", description_sql.NAME),
     "columns(oid, oid[], boolean)": ("The columns of a table, for its description.", description_sql.COLUMNS),
     "partitions(oid[])": ("Its partitions.", description_sql.PARTITIONS),
-    "describe(oid, boolean)": ("The whole description of a table.", description_sql.DESCRIBE),
+    "describe(oid, boolean, oid[])": ("The description of a table.", description_sql.DESCRIBE),
     "type(oid)": ("The description of a type.", description_sql.TYPE),
     "emit(text, text, jsonb)": ("Writes one message into the write-ahead log, signed.", trigger_sql.EMIT),
     "tell(text, oid[], oid[])": ("Describes tables and types, as far as the group has or may want them.", trigger_sql.TELL),
@@ -65,6 +65,9 @@ _FUNCTIONS = {
     "note(regclass)": ("For migrations where event triggers cannot be had: called with the table's name.", trigger_sql.NOTE),
 }
 """By their signatures, each after those that it calls: what it is for, and its text."""
+
+_EARLIER = ("describe(oid, boolean)",)
+"""Signatures of earlier versions, which are none of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class Installation:
         )
         yield Step("Default privileges may have given these tables to others.", self._formatted(_PRIVATE))
         yield from self.pattern_steps()
+        earlier = [f"DROP FUNCTION IF EXISTS {signature}" for signature in _signatures(self.names, _EARLIER)]
+        yield Step("What earlier versions made and this one does not.", ";\n".join(earlier))
         for meaning, text in _FUNCTIONS.values():
             yield Step(meaning, self._formatted(text).strip())
         yield Step("Nobody but the owner may call them,", ";\n".join(self._revocations()))
@@ -164,7 +169,7 @@ class Installation:
         )
 
     def _revocations(self) -> Iterator[str]:
-        for signature in _function_signatures(self.names):
+        for signature in _signatures(self.names, _FUNCTIONS):
             yield f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC"
 
     def _grants(self) -> Iterator[str]:
@@ -192,9 +197,9 @@ def qualified(names: GroupNames, noun: str) -> str:
     return f"{SOURCE_SCHEMA}.{names.in_source(noun)}"
 
 
-def _function_signatures(names: GroupNames) -> list[str]:
+def _signatures(names: GroupNames, signatures: Iterable[str]) -> list[str]:
     """As DROP FUNCTION takes them."""
-    return [f"{qualified(names, _noun(signature))}{signature[len(_noun(signature)) :]}" for signature in _FUNCTIONS]
+    return [f"{qualified(names, _noun(signature))}{signature[len(_noun(signature)) :]}" for signature in signatures]
 
 
 def function_names(names: GroupNames) -> list[str]:
@@ -227,7 +232,7 @@ def removal_of_triggers(names: GroupNames) -> list[str]:
 
 def removal_of_objects(names: GroupNames) -> list[str]:
     """Each function after those that call it; the schema when nothing else is in it."""
-    functions = [f"DROP FUNCTION IF EXISTS {signature}" for signature in reversed(_function_signatures(names))]
+    functions = [f"DROP FUNCTION IF EXISTS {signature}" for signature in reversed(_signatures(names, (*_FUNCTIONS, *_EARLIER)))]
     tables = [f"DROP TABLE IF EXISTS {qualified(names, noun)}" for noun in _TABLES]
     return [*functions, *tables, _EMPTY_SCHEMA.format(schema=SOURCE_SCHEMA)]
 

@@ -6,6 +6,33 @@ would of every partition: nobody's statement shall wait because of us.
 
 from __future__ import annotations
 
+from typing import LiteralString
+
+
+def used_types(tables: LiteralString) -> LiteralString:
+    """A query for the types (relation, oid) that columns of ``tables``, an expression, use, also by way of others, but for those
+    that every server has and the row types of tables."""
+    return (
+        """
+             WITH RECURSIVE used (relation, oid) AS (
+                 SELECT a.attrelid, a.atttypid FROM pg_attribute a
+                  WHERE a.attrelid = ANY("""
+        + tables
+        + """) AND a.attnum > 0 AND NOT a.attisdropped
+                  UNION
+                 SELECT u.relation, b.oid
+                   FROM used u JOIN pg_type t ON t.oid = u.oid LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid),
+                        LATERAL (SELECT unnest(ARRAY[t.typelem, t.typbasetype, r.rngtypid, r.rngsubtype])
+                                  UNION ALL
+                                 SELECT a.atttypid FROM pg_attribute a
+                                  WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) b (oid)
+                  WHERE b.oid >= 16384)
+             SELECT u.relation, u.oid FROM used u JOIN pg_type t ON t.oid = u.oid LEFT JOIN pg_class c ON c.oid = t.typrelid
+              WHERE t.typtype IN ('c', 'd', 'e', 'r') AND t.oid >= 16384 AND coalesce(c.relkind, 'c') = 'c'
+              ORDER BY u.oid"""
+    )
+
+
 SELECT = """
 CREATE OR REPLACE FUNCTION {select}(asked oid[])
     RETURNS TABLE (relation oid, is_asked boolean, is_above boolean, is_published boolean, is_named boolean, is_wanted boolean)

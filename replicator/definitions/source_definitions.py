@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import NamedTuple, assert_never
 
 from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.history import History, Version
@@ -25,6 +26,7 @@ from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.encoder import encode_message
 from pgsluice.shared.pgoutput.messages import LogicalMessage, Relation, RelationColumn
 from pgsluice.shared.wire.definition import (
+    MADE_AS_PARTITION,
     MOST_BYTES,
     SIGNED_BYTES,
     DefinedColumn,
@@ -49,6 +51,23 @@ FORGED = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
 """The message that the replicator publishes in place of a forged one."""
 
 log = telemetry.logger(__name__)
+
+
+class Taken(NamedTuple):
+    """A frame to publish. ``supersedes``: no row is of the definition right before it, which says nothing any more."""
+
+    frame: bytes
+    supersedes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A definition by which a table got partitions that CREATE TABLE made, and nothing else; ``previous`` is what was there
+    before the first of those that follow each other."""
+
+    oid: int
+    position: Position
+    previous: TableDefinition
 
 
 class SourceDefinitions:
@@ -78,6 +97,8 @@ class SourceDefinitions:
         self._changed: set[int] = set()
         self._log = published
         self._has_news = False
+        self._made: _Made | None = None
+        """The definition that was taken last, when it is one."""
 
     @property
     def wanted(self) -> WantedMessages:
@@ -118,9 +139,9 @@ class SourceDefinitions:
             self._seen.note(table)
         return tables
 
-    async def take(self, frame: bytes, position: Position, committed_at: int) -> bytes | None:
-        """Returns the frame to publish for the logical message ``frame``, which would be the change at ``position`` of a
-        transaction that was committed then, in microseconds since 2000-01-01 UTC. Returns FORGED when anything but the group's
+    async def take(self, frame: bytes, position: Position, committed_at: int) -> Taken | None:
+        """Returns what to publish for the logical message ``frame``, which would be the change at ``position`` of a transaction
+        that was committed then, in microseconds since 2000-01-01 UTC. Returns the frame FORGED when anything but the group's
         functions emitted it in the group's name, None when it is none of ours. Raises TransientError."""
         message = decode_message(frame)
         assert isinstance(message, LogicalMessage)
@@ -128,13 +149,22 @@ class SourceDefinitions:
             return None
         event = self._believed(message.content, position)
         if event is None:
-            return FORGED
-        definition = await self._consequences.note(PublishedDefinition(event, self._noted(event, position)), position)
+            return Taken(FORGED)
+        event = self._whole(event, position)
+        published, before = PublishedDefinition(event, self._noted(event, position)), self._made
+        self._made = _made(published, position)
+        supersedes = self._made is not None and before is not None and _adjoin(before, self._made)
+        if self._made is not None and before is not None and supersedes:
+            self._made = replace(self._made, previous=before.previous)
+            published = replace(published, previous=before.previous)
+            self._histories[before.oid].forget(before.position)
+            self._log.forget(before.position)
+        definition = await self._consequences.note(published, position)
         self._note(definition, position, committed_at)
         # the others tell of no columns
         if isinstance(event, TableDefined | TablePublished):
             self._seen.note(_table_of(event.table))
-        return encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, definition.encode()))
+        return Taken(encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, definition.encode())), supersedes)
 
     async def flush(self, confirmed: LSN) -> None:
         """Makes durable what is news. Nothing that commits before ``confirmed`` comes again. Raises TransientError."""
@@ -189,6 +219,14 @@ class SourceDefinitions:
                 remedy="let other roles emit none: see what 'pgsluice check' says about pg_logical_emit_message",
             )
 
+    def _whole(self, event: DefinitionEvent, position: Position) -> DefinitionEvent:
+        """``event`` with all partitions of its table."""
+        # one kind alone: CREATE TABLE is told of no other way
+        if not isinstance(event, TableDefined):
+            return event
+        known = self._known(event.table.oid, position)
+        return replace(event, table=event.table.after(known if isinstance(known, TableDefinition) else None))
+
     def _noted(self, event: DefinitionEvent, position: Position) -> Defined | None:
         """What was there before ``event``, whose definition holds behind ``position``."""
         match event:
@@ -223,6 +261,23 @@ def _table_of(known: TableDefinition) -> Table:
         if each.is_published
     )
     return Table(known.oid, known.schema, known.name, known.replica_identity, columns)
+
+
+def _made(definition: PublishedDefinition, position: Position) -> _Made | None:
+    event, was = definition.event, definition.previous
+    # one kind alone: tables have partitions, and nothing else has
+    if not (isinstance(event, TableDefined) and isinstance(was, TableDefinition)) or event.tag != MADE_AS_PARTITION:
+        return None
+    now = event.table
+    if replace(now, partitions=()) != replace(was, partitions=()) or len(now.partitions) <= len(was.partitions):
+        return None
+    return _Made(now.oid, position, was)
+
+
+def _adjoin(before: _Made, made: _Made) -> bool:
+    """Whether nothing comes between them."""
+    earlier, later = before.position, made.position
+    return before.oid == made.oid and earlier.commit_lsn == later.commit_lsn and earlier.ordinal + 1 == later.ordinal
 
 
 def _completed(relation: Relation, known: TableDefinition) -> Table | None:

@@ -19,6 +19,9 @@ from pgsluice.shared.wire.published_definition import decode_defined, encode_def
 
 _PREFIX = "schema."
 
+_ENVELOPE_BYTES = 8 * 1024
+"""Of a message that holds a record: what is not its packed versions."""
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryRecord:
@@ -43,7 +46,10 @@ class HistoryStore:
         return {int(key.removeprefix(_PREFIX)): history for key, history in zip(keys, found, strict=True)}
 
     async def write(self, histories: dict[int, History]) -> None:
-        await asyncio.gather(*(self._bucket.put(f"{_PREFIX}{oid}", _record(each)) for oid, each in histories.items()))
+        """What does not fit into a message is left out, the oldest first: a session that goes back so far asks the catalog."""
+        most_bytes = self._bucket.max_payload - _ENVELOPE_BYTES
+        records = {oid: _record(each, most_bytes) for oid, each in histories.items()}
+        await asyncio.gather(*(self._bucket.put(f"{_PREFIX}{oid}", record) for oid, record in records.items()))
 
     async def load_log(self) -> DefinitionLog:
         """What was published before. Raises TerminalError for a record that ``write_log`` does not make."""
@@ -63,7 +69,11 @@ class HistoryStore:
             raise malformed(key, self._bucket.described, type(error).__name__, HistoryRecord.MALFORMED_REMEDY) from None
 
 
-def _record(history: History) -> HistoryRecord:
+def _record(history: History, most_bytes: int) -> HistoryRecord:
     newest = history.versions[-1].defined
     versions = [[str(version.position), encode_defined(version.defined)] for version in history.versions]
-    return HistoryRecord(f"{newest.schema}.{newest.name}", pack(versions))
+    packed = pack(versions)
+    while len(packed) > most_bytes and versions:
+        versions = versions[(len(versions) + 3) // 4 :]
+        packed = pack(versions)
+    return HistoryRecord(f"{newest.schema}.{newest.name}", packed)

@@ -10,6 +10,7 @@ from psycopg import sql
 
 from pgsluice.replicator.definitions.capture import install_capture
 from pgsluice.replicator.definitions.installation import Installation, qualified
+from pgsluice.replicator.definitions.selection_sql import used_types
 from pgsluice.replicator.source.catalog import published_oids
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
@@ -20,14 +21,21 @@ from pgsluice.shared.wire.table import TablePattern
 
 log = telemetry.logger(__name__)
 
-_NAMES: LiteralString = "SELECT c.oid::regclass::text FROM pg_class c WHERE c.oid = ANY(%s::oid[]) ORDER BY c.oid"
+AT_ONCE = 100
+"""Tables in a transaction: nobody's confirmed position waits long for it."""
+
+_UNDESCRIBED: LiteralString = (
+    "SELECT c.oid::bigint FROM pg_class c WHERE c.oid = ANY(%(tables)s) AND (c.oid <> ALL(%(described)s::oid[]) OR c.oid IN ("
+    "SELECT used.relation FROM (" + used_types("%(tables)s") + ") used WHERE used.oid <> ALL(%(described)s::oid[]))) ORDER BY 1"
+)
 
 
 async def track_definitions(
     source: Source, names: GroupNames, patterns: Sequence[TablePattern], role: str, described: Collection[int], pauses: Pauses
 ) -> str:
     """The token that signs what is told; "" when nothing is. ``patterns`` say which tables may be wanted. Published tables that
-    are not among ``described`` are, in the stream: whoever applies the next definition has to know the one before. Raises as
+    are not among ``described``, or use a type that is not, are described in the stream: whoever applies the next definition has
+    to know the one before. Raises as
     ``install_capture`` does, but for a lack of rights: then a table that is altered is found out by its rows."""
     installation = Installation(names, patterns, role)
     try:
@@ -35,11 +43,19 @@ async def track_definitions(
     except MissingPrivilegeError as error:
         log.warning("definitions are not captured; altered tables stop the workers", reason=error.fact, remedy=error.remedy)
         return ""
-    undescribed = set(await published_oids(source, names)) - set(described)
-    for (table,) in await source.rows("looking up tables to describe", _NAMES, [list(undescribed)]):
-        call = sql.SQL("SELECT {}({}::regclass)").format(sql.SQL(qualified(names, "note")), sql.Literal(table))
-        await source.execute(f"describing {table}", call)
+    await _describe(source, names, described)
     return token
+
+
+async def _describe(source: Source, names: GroupNames, described: Collection[int]) -> None:
+    """Many tables in one transaction, for workers take what a transaction tells in one batch."""
+    published = list(await published_oids(source, names))
+    parameters = {"tables": published, "described": list(described)}
+    tables = [oid for (oid,) in await source.rows("looking up tables to describe", _UNDESCRIBED, parameters)]
+    call = sql.SQL("SELECT {}(t::regclass) FROM unnest({}::oid[]) t").format
+    for first in range(0, len(tables), AT_ONCE):
+        few = sql.Literal(tables[first : first + AT_ONCE])
+        await source.execute("describing tables", call(sql.SQL(qualified(names, "note")), few))
 
 
 async def _install(source: Source, installation: Installation, pauses: Pauses) -> str:

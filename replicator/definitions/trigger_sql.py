@@ -7,6 +7,8 @@ failure is no failure of the statement: it warns, and tells the reader that some
 
 from __future__ import annotations
 
+from pgsluice.replicator.definitions.selection_sql import used_types
+
 EMIT = """
 CREATE OR REPLACE FUNCTION {emit}(kind text, tag text, facts jsonb) RETURNS void
     LANGUAGE plpgsql AS $pgsluice$
@@ -30,6 +32,7 @@ CREATE OR REPLACE FUNCTION {tell}(tag text, tables oid[], types oid[]) RETURNS b
 DECLARE
     using_it oid[];
     changed oid;
+    made oid[] := CASE WHEN tag = 'CREATE TABLE' THEN tables END;
 BEGIN
     FOREACH changed IN ARRAY types LOOP
         using_it := {users}(changed);
@@ -38,7 +41,7 @@ BEGIN
             tables := tables || using_it;
         END IF;
     END LOOP;
-    PERFORM {emit}('table', tag, {describe}(s.relation, s.is_published))
+    PERFORM {emit}('table', tag, {describe}(s.relation, s.is_published, CASE WHEN NOT s.is_asked THEN made END))
        FROM {select}(tables) s WHERE s.is_published OR s.is_wanted;
     RETURN FOUND;
 END
@@ -101,7 +104,7 @@ BEGIN
     IF is_altered AND publication.puballtables THEN
         tables := ARRAY(SELECT t.oid FROM pg_class t WHERE t.relkind IN ('r', 'p'));
     END IF;
-    PERFORM {emit}('published', tag, {describe}(s.relation, true)) FROM {select}(tables) s WHERE s.is_published;
+    PERFORM {emit}('published', tag, {describe}(s.relation, true, NULL)) FROM {select}(tables) s WHERE s.is_published;
     PERFORM {emit}('unpublished', tag, {name}(s.relation)) FROM {select}(tables) s
       WHERE s.is_named AND NOT s.is_published AND pg_relation_is_publishable(s.relation);
 END
@@ -124,7 +127,7 @@ BEGIN
                        AND (d.object_type = 'publication relation' AND t.relname = d.address_names[2]
                             OR d.object_type = 'publication namespace' AND pg_relation_is_publishable(t.oid)));
     PERFORM {emit}('unpublished', tag, {name}(s.relation)) FROM {select}(tables) s WHERE s.is_asked AND NOT s.is_published;
-    PERFORM {emit}('published', tag, {describe}(s.relation, true)) FROM {select}(tables) s
+    PERFORM {emit}('published', tag, {describe}(s.relation, true, NULL)) FROM {select}(tables) s
       WHERE s.is_published AND NOT s.is_above;
 END
 $pgsluice$
@@ -235,7 +238,8 @@ END
 $pgsluice$
 """
 
-NOTE = """
+NOTE = (
+    """
 CREATE OR REPLACE FUNCTION {note}(relation regclass) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     {settings} AS $pgsluice$
@@ -246,22 +250,13 @@ BEGIN
         RAISE EXCEPTION '% is not a table', relation USING ERRCODE = 'wrong_object_type';
     END IF;
     PERFORM {emit}('type', '{note_tag}', {type}(e.oid))
-       FROM (WITH RECURSIVE used (oid) AS (
-                 SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
-                  UNION
-                 SELECT b.oid
-                   FROM used u JOIN pg_type t ON t.oid = u.oid LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid),
-                        LATERAL (SELECT unnest(ARRAY[t.typelem, t.typbasetype, r.rngtypid, r.rngsubtype])
-                                  UNION ALL
-                                 SELECT a.atttypid FROM pg_attribute a
-                                  WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) b (oid)
-                  WHERE b.oid <> 0)
-             SELECT u.oid FROM used u JOIN pg_type t ON t.oid = u.oid LEFT JOIN pg_class c ON c.oid = t.typrelid
-              WHERE t.typtype IN ('c', 'd', 'e', 'r') AND t.oid >= 16384 AND coalesce(c.relkind, 'c') = 'c'
-              ORDER BY u.oid) e;
+       FROM ("""
+    + used_types("ARRAY[relation::oid]")
+    + """) e;
     IF NOT {tell}('{note_tag}', ARRAY[relation::oid], ARRAY[]::oid[]) THEN
-        PERFORM {emit}('table', '{note_tag}', {describe}(relation, false));
+        PERFORM {emit}('table', '{note_tag}', {describe}(relation, false, NULL));
     END IF;
 END
 $pgsluice$
 """
+)

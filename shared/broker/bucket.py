@@ -82,6 +82,11 @@ class Bucket:
         self._bucket: KeyValue | None = None
 
     @property
+    def max_payload(self) -> int:
+        """Bytes of a message, at most: of a record with its key and headers."""
+        return self._client.max_payload
+
+    @property
     def described(self) -> str:
         """As a sentence names it."""
         return f"{self.spoken} {self.name}"

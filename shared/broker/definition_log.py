@@ -104,6 +104,9 @@ class DefinitionLog:
         del self.definitions[:-KEPT]
         return True
 
+    def forget(self, position: Position) -> None:
+        self.definitions = [each for each in self.definitions if each.position != position]
+
 
 @dataclass(frozen=True, slots=True)
 class DefinitionLogRecord:

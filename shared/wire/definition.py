@@ -13,7 +13,8 @@
                       columns     [number, name, type oid, type, typmod, not null, position in the primary key or null,
                                   identity, generated, missing or null, missing differs, published,
                                   how a nondeterministic collation compares or ""]
-                      partitions  [oid, oid of the table above, schema, name, filenode, bound, constraint or null], in any depth
+                      partitions  [oid, oid of the table above, schema, name, filenode, bound, constraint or null], in any depth;
+                      more_partitions in its place: those that CREATE TABLE made, and others that it changed; the rest stays
         published     the same; ALTER PUBLICATION named the table, which may have been published before
         unpublished   oid, schema, name: it is published no more, or only under another
         gone          oid, schema, name: it was dropped
@@ -39,7 +40,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, assert_never
 
@@ -61,6 +62,9 @@ a version, an oid, a kind, a tag and two names."""
 _TOKEN = re.compile(rb'"token": ?"([^"\\]*)"')
 _TAG = re.compile(rb'"tag": ?"([A-Z ]{1,64}|note)"')
 _TOO_LARGE, _NOT_SUPPORTED = "54000", "0A000"  # SQLSTATEs program_limit_exceeded, feature_not_supported
+
+MADE_AS_PARTITION = "CREATE TABLE"
+"""The tag of a command whose partitions have no rows yet."""
 
 NOTE_TAG = "note"
 """Of a message that a person asked for, by ``pgsluice ddl note`` or the function behind it."""
@@ -112,7 +116,8 @@ class DefinedPartition:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table as it is behind one command. ``columns`` are all that it has, by number, published or not."""
+    """A table as it is behind one command. ``columns`` are all that it has, by number, published or not. ``adds_partitions``: of
+    ``partitions`` these alone are told, and others that it had stay."""
 
     oid: int
     schema: str
@@ -124,6 +129,14 @@ class TableDefinition:
     is_published: bool
     columns: tuple[DefinedColumn, ...]
     partitions: tuple[DefinedPartition, ...]
+    adds_partitions: bool = False
+
+    def after(self, before: TableDefinition | None) -> TableDefinition:
+        """The same with all its partitions, where ``before`` is what the table was like before."""
+        if not self.adds_partitions:
+            return self
+        found = {each.oid: each for each in (*(before.partitions if before is not None else ()), *self.partitions)}
+        return replace(self, partitions=tuple(found[oid] for oid in sorted(found)), adds_partitions=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +337,9 @@ def _table_fields(table: TableDefinition) -> dict[str, Any]:
         "identity_columns": table.identity_columns,
         "published": table.is_published,
         "columns": [_column_values(column) for column in table.columns],
-        "partitions": [_partition_values(partition) for partition in table.partitions],
+        "more_partitions" if table.adds_partitions else "partitions": [
+            _partition_values(partition) for partition in table.partitions
+        ],
     }
 
 
@@ -369,6 +384,8 @@ def _type(tag: str, fields: dict[str, Any]) -> TypeDefined:
 
 def _table(fields: dict[str, Any]) -> TableDefinition:
     oid, schema, name = _named(fields)
+    adds = "partitions" not in fields
+    partitions = "more_partitions" if adds else "partitions"
     columns = tuple(_column(values) for values in _list(fields, "columns"))
     identity_columns = tuple(_of_types(number, _NUMBER) for number in _list(fields, "identity_columns"))
     numbers = {column.number for column in columns}
@@ -384,7 +401,8 @@ def _table(fields: dict[str, Any]) -> TableDefinition:
         identity_columns=identity_columns,
         is_published=_of_types(fields["published"], _FLAG),
         columns=columns,
-        partitions=tuple(DefinedPartition(*_values(values, _PARTITION)) for values in _list(fields, "partitions")),
+        partitions=tuple(DefinedPartition(*_values(values, _PARTITION)) for values in _list(fields, partitions)),
+        adds_partitions=adds,
     )
 
 

@@ -26,8 +26,9 @@ would not become a tenth smaller, goes as it is, so a stream may hold both forma
 one adds to ``Pgsluice-Bytes``.
 
 A definition (a logical message with the prefix DDL_PREFIX) is a change like others, with a position of its own. It is the only
-one in its message, so the planner of batches finds it by ``Pgsluice-Ddl`` without reading a body. One without content stands
-among other changes and says nothing: it replaces a forged one, and has the position of a change.
+one with content in its message, so the planner of batches finds it by ``Pgsluice-Ddl`` without reading a body. One without
+content stands among other changes and says nothing: it replaces a forged one, or one that the next makes needless, and has the
+position of a change.
 
 ``Pgsluice-After`` chains the messages: whoever has applied a stream up to some change knows by it whether a message goes on from
 there, whatever became of sequences and LSNs. Streams of early versions have neither header.

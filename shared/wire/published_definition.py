@@ -5,7 +5,8 @@
         previous  what the table (or the type) was like before, in the same form; null where that is not known
         empty     of a table: oids of partitions that are new in it and had no rows when they were attached; without the
                   key nobody looked
-      or nothing at all, where somebody forged a message: it has the ordinal of a change, and is none
+      or nothing at all, where somebody forged a message, or where the next definition tells all of it and no row is between:
+      it has the ordinal of a change, and is none
 
 So whoever applies it needs no memory of its own, and cannot compare with a later definition when it goes back.
 """

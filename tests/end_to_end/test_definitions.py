@@ -334,7 +334,7 @@ def test_a_capture_that_fails_leaves_the_statement_alive_and_stops_the_worker_wi
     keys: dict[str, Any], source_database: Database, target_database: Database
 ) -> None:
     describe = f"pgsluice.describe_{keys['group'].replace('-', '_')}"
-    arguments = "(relation oid, is_published boolean) RETURNS jsonb LANGUAGE sql"
+    arguments = "(relation oid, is_published boolean, made oid[]) RETURNS jsonb LANGUAGE sql"
     broken = f"CREATE OR REPLACE FUNCTION {describe}{arguments} AS 'SELECT (1/0)::text::jsonb'"
     source_database.execute(broken)
     source_database.execute("ALTER TABLE t ADD COLUMN n int; INSERT INTO t VALUES (2, 'b', 'y', 3)")

@@ -400,3 +400,22 @@ def test_what_messages_begin_with_is_kept_after_there_was_too_much_of_it_too() -
     first = relations.head(oids[:2])
     relations.head(oids[2:4])
     assert relations.head(oids[:2]) is first
+
+
+def test_a_definition_that_another_makes_needless_says_nothing_and_is_in_its_message() -> None:
+    made = assembler()
+    made.add(frames.begin(100))
+    made.add(frames.insert(b"a"))
+    rows = made.add_definition(b"M1", b"M")
+    assert rows is not None
+    assert kinds(rows) == "RBI"
+    assert made.add_definition(b"M2", b"M") is None
+    assert made.add_definition(b"M3", b"M") is None
+    message = made.add(frames.insert(b"b"))
+    assert message is not None
+    assert split_body(message.body)[1][1:] == [b"M", b"M", b"M3"]
+    assert (message.is_definition, message.first, message.last) == (True, position(100, 2), position(100, 4))
+    assert made.add_definition(b"M4", b"M") is not None
+    made.add(frames.commit(100))
+    message = made.drained()
+    assert message is None or not message.is_definition

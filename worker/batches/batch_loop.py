@@ -197,6 +197,11 @@ class BatchLoop:
         while not self._stopping.is_set():
             try:
                 self._apply_until_done(plan, written)
+            except TerminalError:
+                # What comes before the transaction that a person is needed for is applied all the same.
+                if not self._planner.separate(plan):
+                    raise
+                return
             finally:
                 written = self._take_ahead()
             if written is None:

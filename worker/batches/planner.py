@@ -221,6 +221,8 @@ class BatchPlanner:
         """There were changes to apply, or nothing to wait for before them: this is no first copy any more."""
         self._marks: dict[int, Mark] = {}
         self._is_ended = False
+        self._alone_through = 0
+        """Up to there each transaction with definitions is a batch."""
 
     def next(self, start: Place, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
         """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one
@@ -238,6 +240,15 @@ class BatchPlanner:
             if not self._bell.wait(deadline):
                 return None
         return None
+
+    def separate(self, batch: PlannedBatch) -> bool:
+        """Whether the transactions of ``batch``, which was not applied, come one by one from now on. False when that would make
+        no difference."""
+        last = batch.ranges[-1].last_sequence
+        if not batch.definitions or last <= self._alone_through or self._whole_transactions:
+            return False
+        self._alone_through = last
+        return True
 
     def end(self) -> None:
         """``next`` looks and waits no longer. Any thread may call."""
@@ -347,7 +358,8 @@ class BatchPlanner:
         when no transaction is complete."""
         bytes_before = self._bytes_before(first + 1)
         self._marks[last.sequence] = last
-        end = plan_end(first, bytes_before, last, limit, self._mark)
+        alone = self._whole_transactions or first < self._alone_through
+        end = plan_end(first, bytes_before, last, limit, self._mark, defines_alone=alone)
         if end == first:
             return None
         definitions = definitions_within(first, end, self._mark)

@@ -19,6 +19,11 @@ STREAMED_PARTITION_BYTES = 4 * 1024 * 1024
 """Where one partition is delivered while the next is written: the first and the last are so for themselves."""
 COPIED_MESSAGE_BYTES = 256 * 1024
 
+DEFINING_BYTES = 4 * 1024 * 1024
+DEFINING_MESSAGES = 500
+"""Of a batch with definitions, unless its first transaction is larger: it is one transaction at the target, which locks what it
+alters, and nothing else goes on beside it."""
+
 MarkAt = Callable[[int], Mark]
 """The mark of a message that is known to exist."""
 
@@ -43,11 +48,14 @@ class BatchLimit:
     bytes: int
 
 
-def plan_end(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
+def plan_end(
+    start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt, *, defines_alone: bool = False
+) -> int:
     """The last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is complete yet.
 
-    A transaction with definitions is a batch of its own. ``bytes_before`` is what the stream had held before it, ``last`` is the
-    newest message. Marks grow with the sequence, so all searches halve the range.
+    What comes before a transaction with definitions is a batch of its own, and such transactions are taken together as far as
+    they are small; with ``defines_alone`` each is a batch. ``bytes_before`` is what the stream had held before it, ``last`` is
+    the newest message. Marks grow with the sequence, so all searches halve the range.
     """
     if last.settled <= start:
         return start
@@ -56,7 +64,13 @@ def plan_end(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_
         return end
     first = _first_that(lambda mark: mark.ddl > start, start + 1, end, mark_at)
     before = mark_at(first - 1).settled if first - 1 > start else start
-    return before if before > start else _first_that(lambda mark: mark.settled > start, first, end, mark_at)
+    if before > start:
+        return before
+    alone = _first_that(lambda mark: mark.settled > start, first, end, mark_at)
+    if defines_alone:
+        return alone
+    few = BatchLimit(min(limit.messages, DEFINING_MESSAGES), min(limit.bytes, DEFINING_BYTES))
+    return max(alone, _end_within(start, bytes_before, mark_at(end), few, mark_at))
 
 
 def _end_within(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
@@ -130,10 +144,10 @@ def tile_around(
     parallelism: int,
     most_bytes: int = PARTITION_BYTES,
 ) -> list[tuple[int, int]]:
-    """``tile`` for changes with ``definitions``, each of which is a partition of its own. ``bytes_through(sequence)`` is what the
-    stream holds up to there."""
+    """``tile`` for changes with ``definitions``. Those that follow each other without anything between are a partition of their
+    own. ``bytes_through(sequence)`` is what the stream holds up to there."""
     tiles: list[tuple[int, int]] = []
-    for first, last in (*definitions, (end + 1, end + 1)):
+    for first, last in (*_adjoined(definitions), (end + 1, end + 1)):
         before = first - 1
         if before > start:
             tiles += tile(start, before, bytes_through(before) - bytes_through(start), parallelism, most_bytes)
@@ -141,6 +155,16 @@ def tile_around(
             tiles.append((first, last))
         start = last
     return tiles
+
+
+def _adjoined(definitions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for first, last in definitions:
+        if found and found[-1][1] + 1 == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 def tile_whole(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -11,7 +11,7 @@ from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, Table
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
-from pgsluice.worker.batches.change_reader import ChangeReader
+from pgsluice.worker.batches.change_reader import FETCH_MESSAGES, ChangeReader
 from pgsluice.worker.batches.ownership import Ownership
 from pgsluice.worker.sinks.sink import Receipt
 
@@ -28,14 +28,27 @@ class Arrival:
     is_copied: bool = False
 
 
-def read_arrivals(reader: ChangeReader, spans: Iterable[tuple[int, int]], ownership: Ownership) -> Iterator[Arrival]:
+def read_arrivals(reader: ChangeReader, spans: Sequence[tuple[int, int]], ownership: Ownership) -> Iterator[Arrival]:
     """In order. Each span is the first and the last sequence of a message. Raises as ``reader`` does."""
-    for first, last in spans:
+    wanted = {last for _, last in spans}
+    for first, last in _near(spans):
         for body in reader.bodies(first, last):
-            message = decode_changes(
-                body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
-            )
-            yield from arrivals_of(message, ownership)
+            if body.sequence in wanted:
+                message = decode_changes(
+                    body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
+                )
+                yield from arrivals_of(message, ownership)
+
+
+def _near(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those that are read with one question, which brings many messages at once, with what is between them."""
+    found: list[tuple[int, int]] = []
+    for first, last in spans:
+        if found and first - found[-1][1] <= FETCH_MESSAGES:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
 
 
 def arrivals_of(message: MessageChanges, ownership: Ownership) -> Iterator[Arrival]:

@@ -32,6 +32,7 @@ from pgsluice.shared.definitions.difference import (
 )
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.definition import (
+    MADE_AS_PARTITION,
     DefinitionUnknown,
     TableDefined,
     TableDefinition,
@@ -124,9 +125,6 @@ _NOTHING = {Action.IGNORE, Action.KEEP, Action.NULL}
 _FOR_EACH_ROW, _OF_A_TYPE, _STORED_OTHERWISE = 2, 4, 8
 """Reasons of a rewrite (``TableRewritten``)."""
 
-_MADE_AS_PARTITION = "CREATE TABLE"
-"""The tag of a command whose partitions have no rows yet."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -201,7 +199,7 @@ def _came_empty(difference: Difference, definition: PublishedDefinition) -> bool
     """Whether it is a partition without rows."""
     if not isinstance(difference, PartitionAttached):
         return False
-    return definition.event.tag == _MADE_AS_PARTITION or difference.partition.oid in definition.empty
+    return definition.event.tag == MADE_AS_PARTITION or difference.partition.oid in definition.empty
 
 
 def _kinds_of_type(was: TypeDefined, now: TypeDefined) -> list[Kind]:

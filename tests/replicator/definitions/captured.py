@@ -186,7 +186,8 @@ class Stream:
         columns = ", ".join(column_text(table, column) for column in table.columns)
         marks = [] if table.is_published else ["unpublished"]
         marks += [] if table.replica_identity is ReplicaIdentity.DEFAULT else [f"identity {table.replica_identity}"]
-        marks += [f"[{short(part.schema, part.name)} {part.bound}]" for part in table.partitions]
+        made = "+" if table.adds_partitions else ""
+        marks += [f"{made}[{short(part.schema, part.name)} {part.bound}]" for part in table.partitions]
         if self._filenodes.setdefault(table.oid, table.filenode) != table.filenode:
             marks.append("rewritten")
             self._filenodes[table.oid] = table.filenode

@@ -129,7 +129,8 @@ DAMAGES = [
     "ALTER EVENT TRIGGER {slot}_drop DISABLE",
     "ALTER EVENT TRIGGER {slot}_ddl ENABLE",
     "DROP EVENT TRIGGER {slot}_rewrite",
-    "DROP FUNCTION pgsluice.{describe}(oid, boolean)",
+    "DROP FUNCTION pgsluice.{describe}(oid, boolean, oid[])",
+    "CREATE FUNCTION pgsluice.{describe}(oid, boolean) RETURNS int LANGUAGE sql RETURN 1",
     "DROP TABLE pgsluice.{pattern}",
 ]
 
@@ -355,10 +356,20 @@ def test_published_tables_are_described_but_for_those_that_were(stream: Stream, 
     assert stream.read() == ["table u(*1:a:integer!)"]
 
 
-def test_a_note_tells_of_the_table_and_of_the_enums_that_it_uses(stream: Stream, names: GroupNames) -> None:
+def test_a_note_tells_of_the_table_and_of_the_types_that_it_uses(stream: Stream, names: GroupNames) -> None:
     note = f"SELECT pgsluice.{names.in_source('note')}"
-    stream.after("CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moods AS mood[]; CREATE TABLE other (a int, m moods)")
-    assert stream.after(f"{note}('other')") == ["type mood e[0:sad]", "table other(1:a:integer, 2:m:public.moods) unpublished"]
+    stream.after(
+        "CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moods AS mood[]; CREATE TABLE row (a mood);"
+        "CREATE TYPE pair AS (a int, b moods, r row); CREATE TYPE span AS RANGE (subtype = text);"
+        "CREATE TABLE other (a int, p pair[], s span, n int4range)"
+    )
+    assert stream.after(f"{note}('other')") == [
+        "type mood e[0:sad]",
+        "type moods dpublic.mood[]{}",
+        'type pair c(1:a:integer,2:b:public.moods,3:r:public."row")',
+        "type span r",
+        "table other(1:a:integer, 2:p:public.pair[], 3:s:public.span, 4:n:int4range) unpublished",
+    ]
     assert stream.after(f"INSERT INTO t VALUES (1); {note}('t'); INSERT INTO t VALUES (2)") == [
         "R t(*a,b)",
         "I t 1,NULL",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from random import Random
 
 import pytest
 import pytest_asyncio
 
 from pgsluice.replicator.definitions.consequences import Consequences
-from pgsluice.replicator.definitions.source_definitions import SourceDefinitions
+from pgsluice.replicator.definitions.source_definitions import SourceDefinitions, Taken
 from pgsluice.replicator.definitions.store import HistoryStore
 from pgsluice.replicator.source.relation_catalog import RelationCatalog
 from pgsluice.replicator.source.source import Source
@@ -31,7 +32,7 @@ from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 from tests.servers import Database, NatsServer
-from tests.worker.definitions.definitions_of import NOTE, TABLE, column
+from tests.worker.definitions.definitions_of import NOTE, TABLE, column, partition
 
 pytestmark = pytest.mark.asyncio
 TOKEN = "s3cret"
@@ -53,8 +54,9 @@ def relation_of(table: TableDefinition) -> Relation:
     return Relation(table.oid, table.schema, table.name, table.replica_identity, columns)
 
 
-def published(frame: bytes | None) -> PublishedDefinition | None:
-    assert frame is not None
+def published(taken: Taken | None) -> PublishedDefinition | None:
+    assert taken is not None
+    frame = taken.frame
     message = decode_message(frame)
     assert isinstance(message, LogicalMessage)
     assert message.prefix == DDL_PREFIX
@@ -216,3 +218,39 @@ async def test_a_table_that_was_altered_and_not_told_of_is_counted_once(sessions
         await described(session, there, position(200, 1))
         await session.flush(LSN(0))
         assert (await load_log(sessions.bucket)).missed.count == 1
+
+
+async def test_partitions_that_one_transaction_makes_are_one_definition_at_each_place_of_a_row(sessions: Sessions) -> None:
+    definitions = await sessions.begin()
+    root = replace(TABLE, kind="p")
+    await definitions.take(emitted(TableDefined("note", root), sessions.group), position(100, 1), COMMITTED_AT)
+    made = [partition(number, f"p{number}") for number in range(20_000, 20_500)]
+    taken = []
+    for ordinal, each in enumerate(made, start=1):
+        ordinal += ordinal > 250  # a row comes between
+        event = TableDefined("CREATE TABLE", replace(root, partitions=(each,), adds_partitions=True))
+        taken.append(await definitions.take(emitted(event, sessions.group), position(200, ordinal), COMMITTED_AT))
+    assert [each is not None and each.supersedes for each in taken] == [False, *[True] * 249, False, *[True] * 249]
+    first, second = published(taken[249]), published(taken[499])
+    assert first is not None
+    assert second is not None
+    assert (first.previous, second.previous) == (root, replace(root, partitions=tuple(made[:250])))
+    assert second.event == TableDefined("CREATE TABLE", replace(root, partitions=tuple(made)))
+    await definitions.flush(LSN(0))
+    log = await load_log(sessions.bucket)
+    assert [each.position for each in log.definitions] == [position(200, 250), position(200, 501)]
+    again = (await HistoryStore(sessions.bucket).load())[root.oid]
+    assert [version.position for version in again.versions] == [position(100, 1), position(200, 250), position(200, 501)]
+
+
+async def test_a_history_that_no_message_can_hold_loses_its_oldest_versions(sessions: Sessions) -> None:
+    definitions = await sessions.begin()
+    random = Random(0)
+    for version in range(1, 25):
+        columns = tuple(column(n, random.randbytes(31).hex()) for n in range(1, 1601))
+        event = TableDefined("ALTER TABLE", replace(TABLE, columns=columns, identity_columns=()))
+        await definitions.take(emitted(event, sessions.group), position(100 * version, 1), COMMITTED_AT)
+    await definitions.flush(LSN(0))
+    kept = (await HistoryStore(sessions.bucket).load())[TABLE.oid].versions
+    assert 0 < len(kept) < 24
+    assert kept[-1].position == position(2400, 1)

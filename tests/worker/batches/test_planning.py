@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from pgsluice.worker.batches.change_reader import Mark
 from pgsluice.worker.batches.planning import (
     COPIED_MESSAGE_BYTES,
+    DEFINING_BYTES,
+    DEFINING_MESSAGES,
     PARTITION_BYTES,
     SMALL_BATCH_BYTES,
     BatchLimit,
@@ -84,19 +87,30 @@ def test_a_batch_is_as_large_as_the_limit_allows(marks: dict[int, Mark], limit: 
             assert later > limit.messages or marks[later].bytes_through > limit.bytes
 
 
-@given(streams, limits)
-def test_a_transaction_with_definitions_is_a_batch_of_its_own(marks: dict[int, Mark], limit: BatchLimit) -> None:
+@given(streams, limits, st.booleans())
+def test_what_comes_before_a_transaction_with_definitions_is_a_batch_and_each_may_be_one(
+    marks: dict[int, Mark], limit: BatchLimit, alone: bool
+) -> None:
     last, position = marks[len(marks)], 0
     while last.settled > position:
-        end = plan_end(position, marks[position + 1].bytes_before, last, limit, marks.__getitem__)
+        bytes_before = marks[position + 1].bytes_before
+        end = plan_end(position, bytes_before, last, limit, marks.__getitem__, defines_alone=alone)
         defined = [(sequence, sequence) for sequence in range(position + 1, end + 1) if marks[sequence].ddl == sequence]
         assert definitions_within(position, end, marks.__getitem__) == defined
-        assert not defined or not [sequence for sequence in range(position + 1, end) if marks[sequence].settled == sequence]
+        inside = [sequence for sequence in range(position + 1, end) if marks[sequence].settled == sequence]
+        assert not defined or not inside or (not alone and inside[0] >= defined[0][0])
         position = end
 
 
+def test_small_transactions_with_definitions_are_taken_together() -> None:
+    marks = stream([(10, True, True)] * 1200)
+    assert plan_end(0, 0, marks[1200], BatchLimit(10_000, 100_000), marks.__getitem__) == DEFINING_MESSAGES
+    marks = stream([(DEFINING_BYTES // 3, True, True)] * 5)
+    assert plan_end(0, 0, marks[5], BatchLimit(10_000, 1 << 40), marks.__getitem__) == 3
+
+
 @given(streams, st.integers(1, 4))
-def test_each_definition_is_a_partition_of_its_own_and_the_rows_around_it_are_others(
+def test_definitions_that_adjoin_are_a_partition_and_the_rows_around_them_are_others(
     marks: dict[int, Mark], parallelism: int
 ) -> None:
     defined = {sequence for sequence, mark in marks.items() if mark.ddl == sequence}
@@ -108,8 +122,9 @@ def test_each_definition_is_a_partition_of_its_own_and_the_rows_around_it_are_ot
         parallelism,
     )
     assert [sequence for first, last in tiles for sequence in range(first, last + 1)] == list(marks)
-    assert {first for first, last in tiles if first == last} >= defined
-    assert not [tiled for tiled in tiles if tiled[0] != tiled[1] and defined & set(range(tiled[0], tiled[1] + 1))]
+    mixed = [{sequence in defined for sequence in range(first, last + 1)} for first, last in tiles]
+    assert all(len(kinds) == 1 for kinds in mixed)
+    assert not [pair for pair in itertools.pairwise(mixed) if pair == ({True}, {True})]
 
 
 def test_a_definition_that_came_in_chunks_is_one_partition() -> None:
@@ -122,7 +137,7 @@ def test_a_definition_that_came_in_chunks_is_one_partition() -> None:
     assert definitions_within(0, 4, marks.__getitem__) == [(2, 3)]
     assert tile_around([(2, 3)], 0, 4, lambda at: 10 * at, 2) == [(1, 1), (2, 3), (4, 4)]
     assert plan_end(0, 0, marks[4], BatchLimit(9, 90), marks.__getitem__) == 1
-    assert plan_end(1, 10, marks[4], BatchLimit(9, 90), marks.__getitem__) == 3
+    assert plan_end(1, 10, marks[4], BatchLimit(9, 90), marks.__getitem__, defines_alone=True) == 3
 
 
 def restarts_at(restarts: set[int]) -> Callable[[int, int], int | None]:

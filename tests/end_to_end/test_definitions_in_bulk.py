@@ -1,0 +1,71 @@
+"""Very many definitions: of a start with many tables, of a migration of many statements."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.end_to_end.group_under_test import GroupUnderTest, configuration
+from tests.servers import Database, NatsServer
+from tests.waiting import wait_until
+
+TABLES = 1207
+READY_DEADLINE_S = 60.0
+STATEMENTS = 400
+
+
+def create(database: Database, tables: int, *, rows: bool) -> None:
+    for first in range(0, tables, 100):
+        with database.connect() as connection:
+            for number in range(first, min(first + 100, tables)):
+                connection.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v text)".encode())
+                if rows:
+                    connection.execute(f"INSERT INTO t{number} VALUES (1, 'a')".encode())
+
+
+@pytest.mark.long
+def test_a_group_of_many_tables_is_ready_within_a_minute(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    """On two cores that nobody else uses; the target's tables are there."""
+    create(source_database, TABLES, rows=True)
+    create(target_database, TABLES, rows=False)
+    keys = configuration(group, source_database, target_database, nats_server, **{"track-ddl": True})
+    began = time.monotonic()
+    with GroupUnderTest(keys) as running:
+        running.replicator.wait_for_log("replicating")
+        told = time.monotonic()
+        source_database.execute(f"INSERT INTO t{TABLES - 1} VALUES (2, 'last')")
+        wait_until(lambda: target_database.execute(f"SELECT count(*) FROM t{TABLES - 1}") == [(1,)], deadline_s=600)
+        took = time.monotonic() - began
+    print("replicating after", told - began, "ready after", took)
+    assert took < READY_DEADLINE_S
+
+
+@pytest.mark.long
+def test_a_migration_of_many_statements_is_applied_in_few_batches(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    create(source_database, 1, rows=True)
+    create(target_database, 1, rows=False)
+    target_database.execute("INSERT INTO t0 VALUES (1, 'a')")
+    keys = configuration(group, source_database, target_database, nats_server, **{"track-ddl": True})
+    with GroupUnderTest(keys) as running:
+        running.replicator.wait_for_log("replicating")
+        source_database.execute("INSERT INTO t0 VALUES (2, 'first')")
+        wait_until(lambda: target_database.execute("SELECT count(*) FROM t0") == [(2,)], deadline_s=120)
+        began = time.monotonic()
+        with source_database.connect() as connection:
+            for number in range(STATEMENTS):
+                connection.execute(f"ALTER TABLE t0 ADD COLUMN c{number} int DEFAULT {number}".encode())
+                connection.execute(f"ALTER TABLE t0 ALTER c{number} SET DEFAULT 7".encode())
+            connection.execute("INSERT INTO t0 (id) VALUES (3)")
+        altered = time.monotonic() - began
+        wait_until(lambda: target_database.execute("SELECT count(*) FROM t0") == [(3,)], deadline_s=600)
+        took = time.monotonic() - began
+    assert target_database.execute("SELECT t::text FROM t0 t ORDER BY id") == source_database.execute(
+        "SELECT t::text FROM t0 t ORDER BY id"
+    )
+    print("altered within", altered, "applied within", took)
+    assert took < 3 * altered
