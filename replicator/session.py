@@ -17,7 +17,7 @@ from pgsluice.replicator.assembler import Assembler
 from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.source_definitions import SourceDefinitions
 from pgsluice.replicator.definitions.store import HistoryStore
-from pgsluice.replicator.definitions.tracking import track_definitions
+from pgsluice.replicator.definitions.tracking import token_now, track_definitions
 from pgsluice.replicator.group_start import Run, note_timeline, prepare_group
 from pgsluice.replicator.membership.live_membership import LiveMembership
 from pgsluice.replicator.membership.order_execution import OrderExecution
@@ -133,8 +133,17 @@ async def _definitions(
     consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
     catalog, published = RelationCatalog(source, names, slot.catalog_xmin), await store.load_log()
     await catalog.begin()
-    prefix, seen = names.definitions_prefix, SeenTables(bucket)
-    return SourceDefinitions(catalog, store, histories, published, prefix, token, consequences, seen)
+    return SourceDefinitions(
+        catalog,
+        store,
+        histories,
+        published,
+        names.definitions_prefix,
+        token,
+        consequences,
+        SeenTables(bucket),
+        read_token=functools.partial(token_now, run.settings.source, names),
+    )
 
 
 def _compression(settings: StreamSettings) -> Callable[[bytes], bytes | None] | None:

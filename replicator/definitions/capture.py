@@ -39,6 +39,8 @@ _ALONE = sql.SQL("SELECT pg_advisory_xact_lock(hashtextextended('pgsluice captur
 
 ADMINISTRATORS_SQL = "let an administrator run the statements that 'pgsluice ddl sql' prints"
 
+_IS_SUPERUSER: LiteralString = "SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user"
+
 log = telemetry.logger(__name__)
 
 # The catalog is open to every role; functions that look a name up are not, where the role may not use the schema.
@@ -118,10 +120,31 @@ async def install_capture(source: Source, installation: Installation, pauses: Pa
             await _install(source, installation, pauses)
         else:
             await _note_patterns(source, installation)
-        query = f"SELECT token FROM {qualified(installation.names, 'token')}"
-        [(token,)] = await source.rows("reading the token of the capture of definitions", query)
+        return await read_token(source, installation.names)
     except MissingPrivilegeError as error:
         raise MissingPrivilegeError(error.fact, ADMINISTRATORS_SQL) from None
+
+
+async def missing_capture(source: Source, installation: Installation) -> tuple[str, str] | None:
+    """Fact and remedy where the capture is not whole and the connection's role is not one that surely may install it; None
+    elsewhere."""
+    found = await find_capture(source, installation.names)
+    if found is not None and found.is_whole(installation):
+        return None
+    [(is_superuser,)] = await source.rows("looking at the role's rights", _IS_SUPERUSER)
+    if is_superuser:
+        return None
+    return (
+        "the capture of definitions (track-ddl) is not installed, and only a superuser may create event triggers, or who the"
+        " service's provider lets",
+        f"{ADMINISTRATORS_SQL}, before the first start; where nobody may, those of 'pgsluice ddl sql --no-triggers'",
+    )
+
+
+async def read_token(source: Source, names: GroupNames) -> str:
+    """The secret that signs the group's messages now."""
+    query = f"SELECT token FROM {qualified(names, 'token')}"
+    [(token,)] = await source.rows("reading the token of the capture of definitions", query)
     return str(token)
 
 

@@ -151,6 +151,12 @@ class Installation:
         body = [(f"-- {step.comment}\n" if step.comment else "") + f"{step.statement};\n" for step in self.steps()]
         return "\n".join([head, *body, "COMMIT;\n"])
 
+    def statements(self) -> list[str]:
+        """The script's, in one transaction, each of which may stand in one line."""
+        texts = [step.statement for step in self.steps()]
+        bare = ["\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--")) for text in texts]
+        return [*_SETTINGS, *bare, "COMMIT"]
+
     def _of(self, noun: str) -> str:
         return qualified(self.names, noun)
 
@@ -263,12 +269,13 @@ def _function_settings() -> str:
     return "\n    ".join(f"SET {name} = {value}" for name, value in settings.items())
 
 
-_BEGIN = f"""\
-BEGIN;
-SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
-SET LOCAL search_path = pg_catalog, pg_temp;
-SET LOCAL client_min_messages = warning;
-"""
+_SETTINGS = (
+    "BEGIN",
+    f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}",
+    "SET LOCAL search_path = pg_catalog, pg_temp",
+    "SET LOCAL client_min_messages = warning",
+)
+_BEGIN = "".join(f"{statement};\n" for statement in _SETTINGS)
 
 _HEAD = f"""\
 -- Capture of definitions for the group {{group}}: the write-ahead log tells when tables of {{publication}} are altered.

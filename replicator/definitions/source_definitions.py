@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
@@ -47,6 +47,7 @@ from pgsluice.shared.wire.published_definition import Defined, PublishedDefiniti
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FORGERY_LOG_INTERVAL_S = 60.0
+TOKEN_INTERVAL_S = 1.0
 FORGED = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
 """The message that the replicator publishes in place of a forged one."""
 
@@ -72,7 +73,7 @@ class _Made:
 
 class SourceDefinitions:
     """Of one session. ``prefix`` is that of the group's logical messages, ``token`` what they are signed with ("" while nothing
-    is captured), ``log`` what was published before. ``flush`` must be called before anything is published that depends on what
+    is captured), ``log`` what was published before. ``read_token`` tells the secret that the source has now. ``flush`` must be called before anything is published that depends on what
     was taken."""
 
     def __init__(
@@ -85,9 +86,14 @@ class SourceDefinitions:
         token: str,
         consequences: Consequences,
         seen: SeenTables,
+        read_token: Callable[[], Awaitable[str]],
     ) -> None:
         self._consequences = consequences
         self._seen = seen
+        self._read_token = read_token
+        self._token_read_at = time.monotonic()
+        self._token_before = ""
+        """What a message may be signed with that was emitted before the capture was installed anew."""
         self._catalog = catalog
         self._store = store
         self._histories = dict(histories)
@@ -147,7 +153,7 @@ class SourceDefinitions:
         assert isinstance(message, LogicalMessage)
         if not message.transactional or message.prefix != self._prefix:
             return None
-        event = self._believed(message.content, position)
+        event = await self._believed(message.content, position)
         if event is None:
             return Taken(FORGED)
         event = self._whole(event, position)
@@ -200,13 +206,31 @@ class SourceDefinitions:
                 remedy="see whether the capture's event triggers are enabled; migrations can tell by 'pgsluice ddl note'",
             )
 
-    def _believed(self, content: bytes, position: Position) -> DefinitionEvent | None:
+    async def _believed(self, content: bytes, position: Position) -> DefinitionEvent | None:
         """None for what our function did not emit: every role may emit a message. While nothing is captured nobody can tell."""
-        event = believed(content if len(content) <= MOST_BYTES else content[:SIGNED_BYTES], self._token)
+        signed = content if len(content) <= MOST_BYTES else content[:SIGNED_BYTES]
+        event = believed(signed, self._token)
+        if event is None and self._token and await self._takes_new_token():
+            event = believed(signed, self._token)
+        event = event or believed(signed, self._token_before)
         if event is None and self._token:
             self._has_news |= self._log.forged.add(position)
             self._log_forgery()
         return event
+
+    async def _takes_new_token(self) -> bool:
+        """Whether the capture was installed anew since the token was read. Looks once in a while: a role that forges one message
+        may forge millions. Raises TransientError."""
+        now = time.monotonic()
+        if now - self._token_read_at < TOKEN_INTERVAL_S:
+            return False
+        self._token_read_at = now
+        token = await self._read_token()
+        if token in ("", self._token, self._token_before):
+            return False
+        self._token, self._token_before = token, self._token
+        log.info("the capture of definitions was installed anew; its secret is taken")
+        return True
 
     def _log_forgery(self) -> None:
         """Logs forged messages, once in a while: a role that forges one may forge millions."""

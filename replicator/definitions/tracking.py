@@ -8,13 +8,14 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from pgsluice.replicator.definitions.capture import install_capture
+from pgsluice.replicator.definitions.capture import find_capture, install_capture, read_token
 from pgsluice.replicator.definitions.installation import Installation, qualified
 from pgsluice.replicator.definitions.selection_sql import used_types
 from pgsluice.replicator.source.catalog import published_oids
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import MissingPrivilegeError
+from pgsluice.shared.config.settings import PostgresSettings
+from pgsluice.shared.errors import MissingPrivilegeError, TerminalError
 from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
@@ -47,6 +48,17 @@ async def track_definitions(
     return token
 
 
+async def token_now(settings: PostgresSettings, names: GroupNames) -> str:
+    """The secret that signs messages now; "" where there is none that the role may read. Raises TransientError."""
+    source = await Source.connect(settings)
+    try:
+        return await read_token(source, names)
+    except TerminalError:
+        return ""
+    finally:
+        await source.close()
+
+
 async def _describe(source: Source, names: GroupNames, described: Collection[int]) -> None:
     """Many tables in one transaction, for workers take what a transaction tells in one batch."""
     published = list(await published_oids(source, names))
@@ -59,10 +71,13 @@ async def _describe(source: Source, names: GroupNames, described: Collection[int
 
 
 async def _install(source: Source, installation: Installation, pauses: Pauses) -> str:
-    """Without event triggers where only an administrator could make them: migrations can still tell of tables by hand."""
+    """All of it or nothing. An installation without event triggers is a person's choice: what this role made would be in the way
+    of the administrator who installs the whole."""
     try:
         return await install_capture(source, installation, pauses)
     except MissingPrivilegeError as error:
+        if await find_capture(source, installation.names) is None:
+            raise
         token = await install_capture(source, replace(installation, has_triggers=False), pauses)
         log.warning(
             "only tables that migrations note are told of", reason=error.fact, remedy=error.remedy, command="pgsluice ddl note"

@@ -6,8 +6,10 @@ the broker's streams.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from pgsluice.replicator.definitions.capture import missing_capture
+from pgsluice.replicator.definitions.installation import Installation
 from pgsluice.replicator.definitions.owners import owner_errors
 from pgsluice.replicator.membership.joining import Wishes
 from pgsluice.replicator.membership.membership import Membership, load_membership
@@ -25,6 +27,7 @@ from pgsluice.shared.broker.table_selection import load_selection
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject, raise_errors
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import TablePattern
 
 log = telemetry.logger(__name__)
 
@@ -68,11 +71,13 @@ class SourceLook:
         self._source = source
         self._facts = facts
         self.found = Findings(Subject.SOURCE)
+        self._patterns: Sequence[TablePattern] = ()
 
     async def tables(self, wishes: Wishes, membership: Membership | None) -> WantedTables | None:
         """The tables that the group asks for; None when that cannot be said."""
         if streams(self._settings):
             self.found.take(fitness(self._facts))
+        self._patterns = wishes.patterns
         with self.found.looking("source-tables"):
             wanted = await find_wanted(self._source, self._names, wishes, membership, self._settings.publish)
             self.found.take(Finding.of(error, "source-table", Subject.SOURCE) for error in wanted.absent)
@@ -96,10 +101,20 @@ class SourceLook:
         self.found.take(await keyless_findings(self._source, tables, settings.publish))
         await self._look_at_publication(list(tables), membership)
         if settings.track_ddl:
-            for error in await owner_errors(self._source, self._names):
-                choices = tuple(error.statements)  # who trusts what a stranger had in his hands has looked at it
-                self.found.note("source-capture-owner", Severity.ERROR, error.fact, error.remedy, choices=choices)
+            await self._look_at_capture()
         return self.found
+
+    async def _look_at_capture(self) -> None:
+        errors = await owner_errors(self._source, self._names)
+        for error in errors:
+            choices = tuple(error.statements)  # who trusts what a stranger had in his hands has looked at it
+            self.found.note("source-capture-owner", Severity.ERROR, error.fact, error.remedy, choices=choices)
+        installation = Installation(self._names, self._patterns, self._facts.user)
+        missing = None if errors else await missing_capture(self._source, installation)
+        if missing is not None:
+            fact, remedy = missing
+            statements = tuple(installation.statements())
+            self.found.note("source-capture", Severity.WARNING, fact, remedy, statements=statements)
 
     async def _look_at_publication(self, tables: list[SourceTable], membership: Membership | None) -> None:
         publication = await find_publication(self._source, self._names)

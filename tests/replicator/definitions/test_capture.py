@@ -27,7 +27,7 @@ from tests.replicator.definitions.conftest import on_both
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
-DIGEST = "b7d423581cf03428a52c1661d90d477b19b14eaf88d5e2c1bfe4611a9e76ce05"
+DIGEST = "8e7bed664dca70848f415df16715d4adcbf34795eb0568adafec202e876d88d1"
 
 PATTERNS = [TablePattern.parse("public.*"), TablePattern.parse("sales.order_*")]
 
@@ -359,14 +359,14 @@ def test_published_tables_are_described_but_for_those_that_were(stream: Stream, 
 def test_a_note_tells_of_the_table_and_of_the_types_that_it_uses(stream: Stream, names: GroupNames) -> None:
     note = f"SELECT pgsluice.{names.in_source('note')}"
     stream.after(
-        "CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moods AS mood[]; CREATE TABLE row (a mood);"
-        "CREATE TYPE pair AS (a int, b moods, r row); CREATE TYPE span AS RANGE (subtype = text);"
+        "CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moods AS mood[]; CREATE TABLE lane (a mood);"
+        "CREATE TYPE pair AS (a int, b moods, r lane); CREATE TYPE span AS RANGE (subtype = text);"
         "CREATE TABLE other (a int, p pair[], s span, n int4range)"
     )
     assert stream.after(f"{note}('other')") == [
         "type mood e[0:sad]",
         "type moods dpublic.mood[]{}",
-        'type pair c(1:a:integer,2:b:public.moods,3:r:public."row")',
+        "type pair c(1:a:integer,2:b:public.moods,3:r:public.lane)",
         "type span r",
         "table other(1:a:integer, 2:p:public.pair[], 3:s:public.span, 4:n:int4range) unpublished",
     ]

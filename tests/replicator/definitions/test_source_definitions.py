@@ -10,6 +10,7 @@ from random import Random
 import pytest
 import pytest_asyncio
 
+from pgsluice.replicator.definitions import source_definitions
 from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.source_definitions import SourceDefinitions, Taken
 from pgsluice.replicator.definitions.store import HistoryStore
@@ -61,6 +62,7 @@ def published(taken: Taken | None) -> PublishedDefinition | None:
     assert isinstance(message, LogicalMessage)
     assert message.prefix == DDL_PREFIX
     assert TOKEN.encode() not in frame
+    assert b"n3w" not in frame
     return PublishedDefinition.decode(message.content)
 
 
@@ -72,6 +74,7 @@ class Sessions:
         self.group = group
         self.bucket = bucket
         self._source = source
+        self.token_now = TOKEN
 
     async def begin(self, token: str = TOKEN) -> SourceDefinitions:
         names, store = GroupNames(self.group), HistoryStore(self.bucket)
@@ -79,7 +82,12 @@ class Sessions:
         histories, published_before = await store.load(), await store.load_log()
         seen = SeenTables(self.bucket)
         consequences = Consequences(self._settings, None, frozenset, asyncio.Event())
-        return SourceDefinitions(catalog, store, histories, published_before, names.definitions_prefix, token, consequences, seen)
+        return SourceDefinitions(
+            catalog, store, histories, published_before, names.definitions_prefix, token, consequences, seen, self._read_token
+        )
+
+    async def _read_token(self) -> str:
+        return self.token_now
 
 
 @pytest_asyncio.fixture
@@ -254,3 +262,17 @@ async def test_a_history_that_no_message_can_hold_loses_its_oldest_versions(sess
     kept = (await HistoryStore(sessions.bucket).load())[TABLE.oid].versions
     assert 0 < len(kept) < 24
     assert kept[-1].position == position(2400, 1)
+
+
+async def test_a_capture_that_was_installed_anew_is_believed_and_so_is_what_the_earlier_one_told(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_definitions, "TOKEN_INTERVAL_S", 0.0)
+    definitions = await sessions.begin()
+    sessions.token_now = "n3w"
+    for ordinal, (token, is_believed) in enumerate((("n3w", True), (TOKEN, True), ("guess", False), ("n3w", True)), start=1):
+        event = TableDefined("ALTER TABLE", TABLE)
+        taken = await definitions.take(emitted(event, sessions.group, token), position(100, ordinal), COMMITTED_AT)
+        assert (published(taken) is not None) == is_believed
+    await definitions.flush(LSN(0))
+    assert (await load_log(sessions.bucket)).forged.count == 1

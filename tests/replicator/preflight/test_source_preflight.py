@@ -16,7 +16,7 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.preflight.finding import Finding, Severity
 from tests.logged import fields_of
-from tests.replicated_group import Group
+from tests.replicated_group import Group, run
 
 
 def examine_all(replication: Group, settings: ReplicatorSettings) -> list[Finding]:
@@ -148,6 +148,37 @@ def test_a_capture_in_a_schema_of_another_role_is_cured_by_what_a_person_chooses
         for choice in [choice for each in found if each.check == "source-capture-owner" for choice in each.choices]:
             replication.source.execute(choice)
         assert "source-capture-owner" not in examine(replication, settings)
+
+
+def test_a_capture_that_only_an_administrator_can_install_is_printed_and_nothing_is_made_without_it(
+    replication: Group,
+) -> None:
+    """The script is run line by line, as ``check --sql`` prints it."""
+    settings = replication.settings(track_ddl=True)
+    assert "source-capture" not in examine(replication, settings)
+    plain = f"plain_{uuid.uuid4().hex[:8]}"
+    database = replication.source.settings.dbname
+    with roles(replication, plain):
+        replication.source.execute(
+            f"ALTER ROLE {plain} LOGIN REPLICATION; GRANT CREATE ON DATABASE {database} TO {plain}; ALTER TABLE t OWNER TO {plain}"
+        )
+        try:
+            settings = replace(settings, source=replace(settings.source, user=plain))
+            finding = examine(replication, settings)["source-capture"]
+            assert finding.severity is Severity.WARNING
+            run(settings)
+            assert replication.source.execute("SELECT to_regnamespace('pgsluice') IS NULL") == [(True,)]
+            with replication.source.connect() as connection:
+                for statement in finding.statements:
+                    connection.execute(statement.replace("\n", " ").encode())
+            assert "source-capture" not in examine(replication, settings)
+            replication.source.execute("INSERT INTO t VALUES (1, 'a')")
+            run(settings)
+            replication.source.execute("ALTER TABLE t ADD c int; INSERT INTO t VALUES (2, 'a', 2)")
+            run(settings)
+            assert replication.audit().definitions >= 2
+        finally:
+            replication.source.execute(f"DROP OWNED BY {plain} CASCADE")
 
 
 def test_who_may_emit_logical_messages_is_a_choice_after_which_the_group_goes_on(replication: Group) -> None:
