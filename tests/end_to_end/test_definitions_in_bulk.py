@@ -53,8 +53,10 @@ def test_a_migration_of_many_statements_is_applied_in_little_more_time_than_it_t
     keys = configuration(group, source_database, target_database, nats_server, **{"track-ddl": True})
     with GroupUnderTest(keys) as running:
         running.replicator.wait_for_log("replicating")
-        source_database.execute("INSERT INTO t0 VALUES (2, 'first')")
-        wait_until(lambda: target_database.execute("SELECT count(*) FROM t0") == [(1,)], deadline_s=120)
+        for number in range(tables):
+            source_database.execute(f"INSERT INTO t{number} VALUES (2, 'first')")
+        last = f"SELECT count(*) FROM t{tables - 1}"
+        wait_until(lambda: target_database.execute(last) == [(1,)], deadline_s=120)
         began = time.monotonic()
         with source_database.connect() as connection:
             for number in range(STATEMENTS // 2):
