@@ -73,8 +73,8 @@ class _Made:
 
 class SourceDefinitions:
     """Of one session. ``prefix`` is that of the group's logical messages, ``token`` what they are signed with ("" while nothing
-    is captured), ``log`` what was published before. ``read_token`` tells the secret that the source has now. ``flush`` must be called before anything is published that depends on what
-    was taken."""
+    is captured), and ``read_token`` tells the one that the source has now; ``log`` is what was published before. ``flush`` must
+    be called before anything is published that depends on what was taken."""
 
     def __init__(
         self,

@@ -160,7 +160,7 @@ def test_a_capture_that_only_an_administrator_can_install_is_printed_and_nothing
     database = replication.source.settings.dbname
     with roles(replication, plain):
         replication.source.execute(
-            f"ALTER ROLE {plain} LOGIN REPLICATION; GRANT CREATE ON DATABASE {database} TO {plain}; ALTER TABLE t OWNER TO {plain}"
+            f"ALTER ROLE {plain} REPLICATION; GRANT CREATE ON DATABASE {database} TO {plain}; ALTER TABLE t OWNER TO {plain}"
         )
         try:
             settings = replace(settings, source=replace(settings.source, user=plain))

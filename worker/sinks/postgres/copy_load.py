@@ -28,6 +28,7 @@ from pgsluice.worker.sinks.postgres.merge.statements import (
     delete_statement,
     identity_change_query,
     merge_statements,
+    stage_columns,
     stage_query,
     upsert_statements,
 )
@@ -227,7 +228,7 @@ def _delete_rows(connection: Connection, target: TargetTable, text: _CopyText) -
 
 
 def _stage(connection: Connection, target: TargetTable, text: _CopyText) -> None:
-    query = stage_query(target, PieceKind.INSERT)
+    query = stage_query(target, stage_columns(target, PieceKind.INSERT))
     connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}").format(_STAGE, query))
     taken = copy_into(connection, _STAGE, text.blocks, new=False)
     if taken != text.rows:

@@ -30,6 +30,7 @@ from pgsluice.worker.sinks.postgres.merge.staging import (
     copy_into,
     create_stage,
     index_rows,
+    is_wide,
     keep_uncompressed,
 )
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
@@ -243,11 +244,13 @@ class PostgresWriter:
         return tuple(staged)
 
     def _apportion(self, partition: Partition, pieces: tuple[Piece, ...], large: set[int]) -> tuple[list[int], list[int]]:
-        """Which of the ``large`` pieces have stages of their own, the largest first, and which are parked."""
+        """Which of the ``large`` pieces have stages of their own, the largest first, and which are parked. The driver has stages
+        for rows that no table has room for."""
         stages = 0 if partition.defines else self.stages  # which have the types of the target's columns
         room = max(1, stages // partition.partitions) if stages else 0
-        by_size = sorted(large, key=lambda i: pieces[i].text_bytes, reverse=True)
-        return sorted(by_size[:room]), sorted(by_size[room:])
+        wide = {i for i in large if is_wide(pieces[i].table, pieces[i].kind)} if not self.labelled else set()
+        by_size = sorted(large - wide, key=lambda i: pieces[i].text_bytes, reverse=True)
+        return sorted(by_size[:room]), sorted([*by_size[room:], *wide])
 
     def _park_piece(self, session: TaskSession, table: str, piece: Piece, name: str) -> Piece:
         assert isinstance(piece.content, bytes)

@@ -40,7 +40,7 @@ from pgsluice.worker.sinks.postgres.fold.piece import (
 from pgsluice.worker.sinks.postgres.merge.missing_rows import count_missing, find_missing, merge_in_order
 from pgsluice.worker.sinks.postgres.merge.referencing_keys import ReferencingKeys
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RowMerge
-from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into, copy_text
+from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import identity_change_query, truncate_statement
 from pgsluice.worker.sinks.postgres.own.handed_text import fetch_handed
 from pgsluice.worker.sinks.postgres.own.known_tables import Missing
@@ -270,7 +270,7 @@ class Merge:
             self._copy(target, text)
             return
         stage = self.stages[target, piece.kind]
-        copy_into(self.connection, stage.identifier, text, new=False)
+        stage.fill(self.connection, text)
         self._merge(piece, stage)
         self.stages.empty(stage, piece.text_bytes)
 

@@ -14,6 +14,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from psycopg import sql
 from psycopg.abc import Buffer
@@ -21,7 +22,7 @@ from psycopg.abc import Buffer
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind
-from pgsluice.worker.sinks.postgres.merge.statements import merge_statements, stage_query
+from pgsluice.worker.sinks.postgres.merge.statements import MOST_STAGE_COLUMNS, merge_statements, stage_columns, stage_query
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import rows_gone
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -41,6 +42,10 @@ for its tables and for others."""
 DROPPED_AT_ONCE = 32
 """So many staging tables are dropped in one transaction: each takes three locks, of which a target has some thousand for all its
 sessions, or some hundred when its settings are small."""
+
+PART_COLUMNS = 300
+"""Of the tables that make up a stage for wide rows. A value takes 24 bytes at most when a page has no room for it, so that many
+fit into a page, whatever they are."""
 
 HAS_MERGE = 150_000
 """MERGE came with PostgreSQL 15."""
@@ -88,7 +93,7 @@ def create_stage(connection: Connection, name: str, target: TargetTable, kind: P
     it is gone in a moment."""
     connection.execute(
         sql.SQL("CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = off) AS {}").format(
-            own_table(name), stage_query(target, kind)
+            own_table(name), stage_query(target, stage_columns(target, kind))
         )
     )
     if labelled:
@@ -160,15 +165,57 @@ def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: i
     return [name for name in found if up_to_sequence is None or names.first_sequence(name) <= up_to_sequence]
 
 
-class Stage:
-    """A table that holds rows of one shape, and the statements that merge them, rendered once."""
+def is_wide(table: Table, kind: PieceKind) -> bool:
+    """Whether a stage for such rows is more than one table: where it has more columns than one may have, or two rows in one,
+    which a page may have no room for."""
+    columns, key = len(table.columns), len(table.key)
+    match kind:
+        case PieceKind.INSERT | PieceKind.UPSERT | PieceKind.DELETE:
+            return False
+        case PieceKind.PATCH:
+            return columns + 1 > MOST_STAGE_COLUMNS
+        case PieceKind.MOVE | PieceKind.MOVE_IN_ORDER:
+            return columns + key + 2 > MOST_STAGE_COLUMNS
+        case PieceKind.IN_ORDER:
+            return 2 * columns + 2 > PART_COLUMNS
+        case unreachable:
+            assert_never(unreachable)
 
-    def __init__(self, identifier: sql.Composable, target: TargetTable, *, has_merge: bool) -> None:
+
+class Stage:
+    """A table that holds rows of one shape, and the statements that merge them, rendered once.
+
+    ``parts`` are the tables that it consists of, where that is more than one, and ``widths`` how many of a row's fields each
+    holds; ``identifier`` is their join then."""
+
+    def __init__(
+        self,
+        identifier: sql.Composable,
+        target: TargetTable,
+        *,
+        has_merge: bool,
+        parts: Sequence[sql.Identifier] = (),
+        widths: Sequence[int] = (),
+    ) -> None:
         self.identifier = identifier
+        self.tables: Sequence[sql.Composable] = parts or (identifier,)
+        self._widths = widths
         self.deleted_bytes = 0
         self.target = target
         self._has_merge = has_merge
         self._rendered: dict[PieceKind, list[bytes]] = {}
+
+    def fill(self, connection: Connection, text: Iterable[bytes]) -> None:
+        """``text`` is COPY text in blocks of any size."""
+        if not self._widths:
+            copy_into(connection, self.identifier, text, new=False)
+            return
+        rows = [line.split(b"\t") for line in b"".join(text).split(b"\n")[:-1]]
+        start = 0
+        for table, width in zip(self.tables, self._widths, strict=True):
+            part = (b"\t".join((b"%d" % number, *row[start : start + width])) + b"\n" for number, row in enumerate(rows))
+            copy_into(connection, table, part, new=False)
+            start += width
 
     def statements(self, kind: PieceKind) -> list[bytes]:
         """``merge_statements`` of ``kind``."""
@@ -205,15 +252,41 @@ class SessionStages:
         if (target, kind) in self._stages:
             self._stages.move_to_end((target, kind))
             return
-        identifier = sql.Identifier("pg_temp", f"stage_{next(self._numbers)}")
-        self._connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} AS {}").format(identifier, stage_query(target, kind)))
+        columns = stage_columns(target, kind)
+        if is_wide(target.table, kind) and not self.labelled:
+            self._stages[target, kind] = self._in_parts(target, kind, columns)
+            return
+        identifier = self._create(target, columns)
         if self.labelled:
             self._connection.execute(_LABELS.format(identifier))
         self._stages[target, kind] = self.of(identifier, target)
 
+    def _create(self, target: TargetTable, columns: Sequence[sql.Composable]) -> sql.Identifier:
+        identifier = sql.Identifier("pg_temp", f"stage_{next(self._numbers)}")
+        self._connection.execute(sql.SQL("CREATE TEMPORARY TABLE {} AS {}").format(identifier, stage_query(target, columns)))
+        return identifier
+
+    def _in_parts(self, target: TargetTable, kind: PieceKind, columns: Sequence[sql.Composable]) -> Stage:
+        """Tables with some of the columns each, which have the number of the row in common. Joined with the target, the columns
+        of a stage are more than PostgreSQL takes in one step: so they are put together first, where they are not too many."""
+        size = PART_COLUMNS if kind is PieceKind.IN_ORDER else MOST_STAGE_COLUMNS // 2
+        slices = [columns[first : first + size] for first in range(0, len(columns), size)]
+        parts = [self._create(target, [sql.SQL("NULL::bigint AS part_row"), *few]) for few in slices]
+        for part in parts:
+            self._connection.execute(sql.SQL("CREATE INDEX ON {} (part_row)").format(part))
+        others = sql.SQL("").join(sql.SQL(" JOIN {} USING (part_row)").format(part) for part in parts[1:])
+        joined = sql.SQL("({}{})").format(parts[0], others)
+        if kind is not PieceKind.IN_ORDER:
+            joined = sql.SQL("(SELECT * FROM {} AS joined OFFSET 0)").format(joined)
+        return Stage(joined, target, has_merge=self._has_merge, parts=parts, widths=[len(few) for few in slices])
+
+    @property
+    def _has_merge(self) -> bool:
+        return self._connection.info.server_version >= HAS_MERGE
+
     def of(self, rows: sql.Composable, target: TargetTable) -> Stage:
         """For rows that are in another table, or in a query."""
-        return Stage(rows, target, has_merge=self._connection.info.server_version >= HAS_MERGE)
+        return Stage(rows, target, has_merge=self._has_merge)
 
     def __getitem__(self, shape: tuple[TargetTable, PieceKind]) -> Stage:
         return self._stages[shape]
@@ -221,11 +294,11 @@ class SessionStages:
     def empty(self, stage: Stage, size: int) -> None:
         """Takes out what was put in: ``size`` bytes of COPY text."""
         stage.deleted_bytes += size
-        if stage.deleted_bytes > DELETED_BYTES_BEFORE_TRUNCATE:
-            self._connection.execute(sql.SQL("TRUNCATE TABLE {}").format(stage.identifier))
+        truncates = stage.deleted_bytes > DELETED_BYTES_BEFORE_TRUNCATE
+        for table in stage.tables:
+            self._connection.execute(sql.SQL("TRUNCATE TABLE {}" if truncates else "DELETE FROM {}").format(table))
+        if truncates:
             stage.deleted_bytes = 0
-        else:
-            self._connection.execute(sql.SQL("DELETE FROM {}").format(stage.identifier))
 
     def trim(self) -> None:
         """Drops what is more than MAX_SESSION_STAGES; as ``prepare``."""
@@ -241,4 +314,5 @@ class SessionStages:
         self._stages.clear()
 
     def _drop(self, shape: tuple[TargetTable, PieceKind]) -> None:
-        self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._stages.pop(shape).identifier))
+        tables = sql.SQL(", ").join(self._stages.pop(shape).tables)
+        self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables))

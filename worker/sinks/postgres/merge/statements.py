@@ -21,27 +21,34 @@ _COMMA = sql.SQL(", ")
 _AND = sql.SQL(" AND ")
 
 
-def stage_query(target: TargetTable, kind: PieceKind) -> Statement:
-    """For CREATE TABLE … AS: the columns of a stage for pieces of ``kind``, without rows."""
+MOST_STAGE_COLUMNS = 1600
+"""A table of PostgreSQL has no more."""
+
+
+def stage_query(target: TargetTable, columns: Iterable[sql.Composable]) -> Statement:
+    """For CREATE TABLE … AS: ``columns`` of a stage, without rows."""
+    return sql.SQL("SELECT {} FROM {} AS target WITH NO DATA").format(_COMMA.join(columns), target.identifier)
+
+
+def stage_columns(target: TargetTable, kind: PieceKind) -> list[sql.Composable]:
+    """The columns of a stage for pieces of ``kind``, in the order of the fields of their rows."""
     rows = _typed("c", range(len(target.table.columns)), target)
     keys = _typed("k", target.table.key, target)
     bits = [sql.SQL("NULL::varbit AS unchanged")]
-    columns: list[sql.Composable]
     match kind:
         case PieceKind.INSERT | PieceKind.UPSERT:
-            columns = [*rows]
+            return [*rows]
         case PieceKind.PATCH:
-            columns = [*rows, *bits]
+            return [*rows, *bits]
         case PieceKind.MOVE | PieceKind.MOVE_IN_ORDER:
-            columns = [sql.SQL("NULL::bigint AS ord"), *rows, *bits, *keys]
+            return [sql.SQL("NULL::bigint AS ord"), *rows, *bits, *keys]
         case PieceKind.DELETE:
-            columns = [*keys]
+            return [*keys]
         case PieceKind.IN_ORDER:
             old = _typed("o", range(len(target.table.columns)), target)
-            columns = [sql.SQL('NULL::bigint AS ord, NULL::"char" AS op'), *rows, *old]
+            return [sql.SQL("NULL::bigint AS ord"), sql.SQL('NULL::"char" AS op'), *rows, *old]
         case unreachable:
             assert_never(unreachable)
-    return sql.SQL("SELECT {} FROM {} AS target WITH NO DATA").format(_COMMA.join(columns), target.identifier)
 
 
 def _typed(prefix: str, columns: Iterable[int], target: TargetTable) -> list[Statement]:
@@ -338,16 +345,18 @@ END
 _IN_ORDER = """
 DECLARE
     staged record;
+    old record;
     found_table oid;
     found_row tid;
     missing bigint := 0;
     missing_deletes bigint := 0;
 BEGIN
-    FOR staged IN SELECT s.* FROM {stage} AS s ORDER BY s.ord LOOP
+    FOR staged IN SELECT {new} FROM {stage} AS s ORDER BY s.ord LOOP
         IF staged.op = 'I' THEN
             INSERT INTO {table} {row};
             CONTINUE;
         END IF;
+        {old};
         SELECT target.tableoid, target.ctid INTO found_table, found_row FROM {rows} AS target WHERE {same} LIMIT 1;
         IF NOT FOUND THEN
             missing := missing + 1;
@@ -382,12 +391,26 @@ def _move_in_order(target: TargetTable, stage: sql.Composable) -> Statement:
 
 
 def _in_order(target: TargetTable, stage: sql.Composable) -> Statement:
+    """Where a row with the one before has more columns than a list of PostgreSQL may have, the latter is read by itself."""
+    columns = range(len(target.table.columns))
+    is_wide = 2 * len(columns) + 2 > MOST_STAGE_COLUMNS
+    record = sql.SQL("staged")
+    new: sql.Composable = sql.SQL("s.*")
+    old: sql.Composable = sql.SQL("NULL")
+    if is_wide:
+        record = sql.SQL("old")
+        names = ["ord", "op", *(f"c{i + 1}" for i in columns)]
+        new = _COMMA.join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in names)
+        listed = _COMMA.join(sql.SQL("s.{}").format(sql.Identifier(f"o{i + 1}")) for i in columns)
+        old = sql.SQL("SELECT {} INTO old FROM {} AS s WHERE s.ord = staged.ord").format(listed, stage)
     body = sql.SQL(_IN_ORDER).format(
         stage=stage,
         table=target.identifier,
         rows=target.rows,
+        new=new,
+        old=old,
         row=_inserted_row(target),
-        same=_AND.join(_same(target, i) for i in target.written) if target.written else sql.SQL("true"),
+        same=_AND.join(_same(target, i, record) for i in target.written) if target.written else sql.SQL("true"),
         update=_update_of_found_row(target),
     )
     return sql.SQL("DO {}").format(sql.Literal(body.as_string()))
@@ -410,9 +433,9 @@ def _update_of_found_row(target: TargetTable) -> sql.Composable:
     )
 
 
-def _same(target: TargetTable, column: int) -> Statement:
-    """The target's value is the staged old one: by its text, unless ``=`` says the same (then an index can help)."""
-    name, staged = _name(target, column), _staged("o", column)
+def _same(target: TargetTable, column: int, record: sql.Composable) -> Statement:
+    """The target's value is the old one in ``record``: by its text, unless ``=`` says the same (then an index can help)."""
+    name, staged = _name(target, column), sql.SQL("{}.{}").format(record, sql.Identifier(f"o{column + 1}"))
     if column not in target.exact:
         return sql.SQL('target.{}::text COLLATE "C" IS NOT DISTINCT FROM {}::text COLLATE "C"').format(name, staged)
     if column in target.not_null:
