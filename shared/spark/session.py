@@ -217,14 +217,17 @@ class Spark:
             conf.set(_SOCKETS_KEY, "false")
         return conf
 
-    def run_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> list[U]:
-        """Runs one job with a task for each input (at least one), and returns what all of them yield, in the order of the inputs:
-        little, for it travels as text. Any thread may call. Raises PySparkException or Py4JError when a task fails for good, or
-        the JVM does.
+    def run_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T], most_tasks: int | None = None) -> list[U]:
+        """Runs one job with a task for each input (at least one), or with ``most_tasks`` that take several each, and returns what
+        all of them yield, in the order of the inputs: little, for it travels as text. Any thread may call. Raises
+        PySparkException or Py4JError when a task fails for good, or the JVM does.
 
         ``RDD.collect`` takes twice as long: it has the JVM look for outer variables in the byte code of its own functions, each
         time, and opens a socket for the results.
         """
+        if most_tasks is not None and len(inputs) > most_tasks:
+            size = -(-len(inputs) // most_tasks)
+            return self.run_tasks(_EachOf(task), [inputs[first : first + size] for first in range(0, len(inputs), size)])
         job = self._job(_Gathered(task), inputs)
         job._jrdd_deserializer = NoOpSerializer()
         pickled = io.BytesIO(b"".join(job._jrdd.collectAsync().get()))
@@ -387,6 +390,17 @@ class _Gathered(Generic[T, U]):
         pickled = pickle.dumps([*self.task(given)], pickle.HIGHEST_PROTOCOL)
         for start in range(0, len(pickled), _PIECE_BYTES):
             yield pickled[start : start + _PIECE_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class _EachOf(Generic[T, U]):
+    """``task`` with one input after the other."""
+
+    task: Callable[[T], Iterable[U]]
+
+    def __call__(self, inputs: Sequence[T]) -> Iterable[U]:
+        for given in inputs:
+            yield from self.task(given)
 
 
 @dataclass(frozen=True, slots=True)

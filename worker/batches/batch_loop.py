@@ -257,7 +257,8 @@ class BatchLoop:
             case Delivery.STREAMED:
                 return WrittenBatch(plan, began_at, timed(spark.stream_tasks(task, plan.ranges), figures), figures)
             case Delivery.COLLECTED | Delivery.AHEAD:
-                answers = spark.run_tasks(task, plan.ranges)
+                # Definitions cut a batch into very many partitions, each of which is small.
+                answers = spark.run_tasks(task, plan.ranges, spark.parallelism if plan.definitions else None)
                 figures.write_s = time.monotonic() - began_at
                 return WrittenBatch(plan, began_at, answers, figures)
             case unreachable:

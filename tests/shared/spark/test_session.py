@@ -79,6 +79,7 @@ def test_spark_writes_into_private_directories_that_go_with_it_and_streams_witho
 def check_answers(spark: Spark) -> None:
     expected = [b"1", b"x" * 1_000_000, b"3", b"x" * 3_000_000, b"0", b""]
     assert spark.run_tasks(repeated, [1, 3, 0]) == expected
+    assert spark.run_tasks(repeated, [1, 3, 0], most_tasks=2) == expected
     assert [*spark.stream_tasks(repeated, [1, 3, 0])] == expected
 
 

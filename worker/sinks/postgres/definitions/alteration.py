@@ -35,13 +35,13 @@ from pgsluice.shared.wire.definition import (
 )
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.definitions.policy import Action, Kind, Policies, kind_of
+from pgsluice.worker.definitions.policy import Action, Kind, Policies, kind_of, kinds_of
 from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.sinks.postgres.definitions.alteration_statements import (
     TableHere,
     statements,
 )
-from pgsluice.worker.sinks.postgres.definitions.refit import COLUMN_TYPES, refitting
+from pgsluice.worker.sinks.postgres.definitions.refit import refitting
 from pgsluice.worker.sinks.postgres.definitions.type_alteration import (
     altering_values,
     labelling,
@@ -61,10 +61,19 @@ _log = telemetry.logger(__name__)
 _NOT_OURS = {Action.IGNORE, Action.STOP, Action.RECOPY}
 """What a person did, or a copy does."""
 
-_PRIMARY_KEY = """
-SELECT c.conname, ARRAY(SELECT a.attname FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, position)
-                        JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.position)
-FROM pg_constraint c WHERE c.contype = 'p' AND c.conrelid = %s
+_LOOK = """
+SELECT coalesce(k.conname, ''), coalesce(k.names, '{{}}'), EXISTS (SELECT FROM {}),
+       (SELECT jsonb_object_agg(a.attnum, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
+         WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped)
+  FROM (SELECT) AS one LEFT JOIN (
+           SELECT c.conname, ARRAY(SELECT a.attname FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, position)
+                                     JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.position)
+             FROM pg_constraint c WHERE c.contype = 'p' AND c.conrelid = %(oid)s) AS k (conname, names) ON true
+"""
+_NUMBERS = """
+SELECT c.oid::bigint, a.attname::text, a.attnum::int FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE n.nspname = %s AND c.relname = %s
 """
 
 
@@ -77,6 +86,12 @@ class Alteration:
     def apply(self, definition: PublishedDefinition, *, is_accepted: bool = False) -> None:
         """What a person is to look at was looked at before it came here, and is taken as done; ``is_accepted``: all of it. Raises
         RefusedDefinitionError for what the target refuses; TransientError for a lock."""
+        event = definition.event
+        # one kind alone: what else alters nothing is of no interest
+        if isinstance(event, TableUnpublished):
+            _log.info("a table of the source is not published any more; its rows stay", table=f"{event.schema}.{event.name}")
+        if not kinds_of(definition):
+            return
         self.connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         try:
             self._apply(definition, is_accepted=is_accepted)
@@ -95,9 +110,7 @@ class Alteration:
                     self._alter_type(was, event)
             case TableGone():
                 self._drop_table(event, is_accepted=is_accepted)
-            case TableUnpublished(schema=schema, name=name):
-                _log.info("a table of the source is not published any more; its rows stay", table=f"{schema}.{name}")
-            case TableRewritten() | DefinitionUnknown():
+            case TableUnpublished() | TableRewritten() | DefinitionUnknown():
                 pass  # tells of rows, or of nothing
             case unreachable:
                 assert_never(unreachable)
@@ -145,9 +158,10 @@ class Alteration:
             self._execute_all(statements(difference, here, action), ".".join(place))
             if isinstance(difference, TableRenamed) and place == difference.was:
                 place = difference.now
-        entry = find_table(self.connection, *place)
-        if entry is not None:
-            self._remember(known, replace(known, place=place, source=source, target_oid=entry.oid), entry, was, now)
+        found_now = self.connection.execute(_NUMBERS, place).fetchall()
+        if found_now:
+            by_name = {name: number for _, name, number in found_now if name is not None}
+            self._remember(known, replace(known, place=place, source=source, target_oid=found_now[0][0]), by_name, was, now)
 
     def _look(
         self, place: tuple[str, str], known: KnownTable, was: TableDefinition, now: TableDefinition, difference: Difference
@@ -157,18 +171,17 @@ class Alteration:
         if entry is None:
             return None
         columns = _columns_here(entry, known, was, now)
-        constraint = self.connection.execute(_PRIMARY_KEY, [entry.oid]).fetchone() or ("", ())
-        current: dict[int, str] = dict(self.connection.execute(COLUMN_TYPES, [entry.oid]).fetchall())
-        has_rows = self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(sql.Identifier(*place))).rowcount > 0
+        found = self.connection.execute(sql.SQL(_LOOK).format(sql.Identifier(*place)), {"oid": entry.oid}).fetchone()
+        constraint, key_columns, has_rows, types = found or ("", [], True, {})
         return TableHere(
             place=place,
             columns=columns,
-            current={number: current[column.number] for number, column in columns.items()},
+            current={number: types[str(column.number)] for number, column in columns.items()},
             types=self._types(difference, columns, ".".join(place)),
             is_partitioned=entry.kind == "p",
             is_empty=not has_rows,
-            key_constraint=constraint[0],
-            key_columns=tuple(constraint[1]),
+            key_constraint=constraint,
+            key_columns=tuple(key_columns),
             unique_keys=entry.unique_keys,
             source_columns={column.name: column for column in was.columns},
         )
@@ -185,10 +198,10 @@ class Alteration:
                 return {}
 
     def _remember(
-        self, known: KnownTable, moved: KnownTable, entry: CatalogEntry, was: TableDefinition, now: TableDefinition
+        self, known: KnownTable, moved: KnownTable, by_name: Mapping[str, int], was: TableDefinition, now: TableDefinition
     ) -> None:
-        here = _columns_here(entry, known, was, now)
-        numbers = {c.name: here[c.number].number for c in now.columns if c.number in here}
+        here = _numbers_here(by_name, known, was, now)
+        numbers = {c.name: here[c.number] for c in now.columns if c.number in here}
         types = {column.name: column.type_name for column in now.columns}
         source_numbers = {column.name: column.number for column in now.columns}
         news = replace(moved, columns=numbers, types=types, source_numbers=source_numbers)
@@ -227,18 +240,24 @@ class Alteration:
 
 
 def _columns_here(entry: CatalogEntry, known: KnownTable, was: TableDefinition, now: TableDefinition) -> dict[int, TargetColumn]:
-    """The target's columns, by the numbers of the source's: those that rows went to, or else those of their names."""
+    """The target's columns, by the numbers of the source's."""
     by_number = {column.number: column for column in entry.columns}
-    by_name = {column.name: column for column in entry.columns}
-    found: dict[int, TargetColumn] = {}
+    numbers = _numbers_here({column.name: column.number for column in entry.columns}, known, was, now)
+    return {number: by_number[here] for number, here in numbers.items()}
+
+
+def _numbers_here(by_name: Mapping[str, int], known: KnownTable, was: TableDefinition, now: TableDefinition) -> dict[int, int]:
+    """The numbers of the target's columns by those of the source's: where rows went to, or else those of their names."""
+    there, before = set(by_name.values()), set(was.columns)
+    found: dict[int, int] = {}
     for column in (*now.columns, *was.columns):  # what was there may be remembered by its earlier name
-        remembered = by_number.get(known.columns.get(column.name, 0)) if column in was.columns else None
-        if remembered is not None:
+        remembered = known.columns.get(column.name, 0) if column in before else 0
+        if remembered in there:
             found[column.number] = remembered
-    taken = {column.number for column in found.values()}
+    taken = set(found.values())
     for column in (*now.columns, *was.columns):
         here = by_name.get(column.name)
-        if here is not None and here.number not in taken:
+        if here is not None and here not in taken:
             found.setdefault(column.number, here)
     return found
 

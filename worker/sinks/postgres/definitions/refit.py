@@ -27,8 +27,7 @@ Statement = sql.Composed
 _BETWEEN = "pgsluice_between_names"
 
 _PRIMARY_KEY = "SELECT conkey FROM pg_constraint WHERE contype = 'p' AND conrelid = %s"
-COLUMN_TYPES = "SELECT attnum, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
-"""By number."""
+_TYPES = "SELECT attnum, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
 
 
 def refitting(connection: Connection, known_tables: KnownTables, policies: Policies, table: Table) -> list[Statement]:
@@ -42,7 +41,7 @@ def refitting(connection: Connection, known_tables: KnownTables, policies: Polic
     known = own[0] if own else known_tables.predecessor(connection, table, entry.oid)
     if known is None:
         return []
-    types: dict[int, str] = dict(connection.execute(COLUMN_TYPES, [entry.oid]).fetchall())
+    types: dict[int, str] = dict(connection.execute(_TYPES, [entry.oid]).fetchall())
     primary_key = connection.execute(_PRIMARY_KEY, [entry.oid]).fetchone()
     refit = _Refit(connection, policies, table, known, entry, types, primary_key[0] if primary_key else [])
     found = list(refit.statements())
