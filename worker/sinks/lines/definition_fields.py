@@ -25,8 +25,8 @@ def concerned_name(definition: PublishedDefinition) -> tuple[str | None, str | N
 
 
 def definition_fields(definition: PublishedDefinition) -> dict[str, Any]:
-    """``kind`` and ``tag`` (of the command) always; ``columns`` of a table in their order, ``labels`` of an enum, ``reason`` of a
-    rewrite, ``sqlstate`` of what could not be told; ``previous`` is the same of what was there before, null where that is not
+    """``kind`` and ``tag`` (of the command) always; ``columns`` of a table in their order, ``labels`` of an enum,
+    ``attributes`` of a composite type, ``reason`` of a rewrite, ``sqlstate`` of what could not be told; ``previous`` is the same of what was there before, null where that is not
     known."""
     event = definition.event
     fields: dict[str, Any] = {"kind": kind_of(event), "tag": event.tag}
@@ -34,7 +34,7 @@ def definition_fields(definition: PublishedDefinition) -> dict[str, Any]:
         case TableDefined(table=table) | TablePublished(table=table):
             fields |= _table_fields(table)
         case TypeDefined():
-            fields |= {"labels": [label.label for label in event.labels]}
+            fields |= _type_fields(event)
         case TableRewritten(reason=reason):
             fields |= {"reason": reason}
         case DefinitionUnknown(sqlstate=sqlstate):
@@ -51,7 +51,14 @@ def _defined_fields(defined: Defined) -> dict[str, Any]:
     # one kind alone: what was there before is a table or a type, and nothing else
     if isinstance(defined, TableDefinition):
         return named | _table_fields(defined)
-    return named | {"labels": [label.label for label in defined.labels]}
+    return named | _type_fields(defined)
+
+
+def _type_fields(defined: TypeDefined) -> dict[str, Any]:
+    fields: dict[str, Any] = {"labels": [label.label for label in defined.labels]}
+    if defined.attributes is not None:
+        fields["attributes"] = [{"number": each.number, "name": each.name, "type": each.type_name} for each in defined.attributes]
+    return fields
 
 
 def _table_fields(table: TableDefinition) -> dict[str, Any]:
