@@ -25,9 +25,9 @@ def concerned_name(definition: PublishedDefinition) -> tuple[str | None, str | N
 
 
 def definition_fields(definition: PublishedDefinition) -> dict[str, Any]:
-    """``kind`` and ``tag`` (of the command) always; ``columns`` of a table in their order, ``labels`` of an enum,
-    ``attributes`` of a composite type, ``reason`` of a rewrite, ``sqlstate`` of what could not be told; ``previous`` is the same of what was there before, null where that is not
-    known."""
+    """``kind`` and ``tag`` (of the command) always; ``columns`` of a table in their order, ``labels`` of an enum, ``attributes``
+    of a composite type, ``reason`` of a rewrite, ``sqlstate`` of what could not be told; ``previous`` is the same of what was
+    there before, null where that is not known."""
     event = definition.event
     fields: dict[str, Any] = {"kind": kind_of(event), "tag": event.tag}
     match event:

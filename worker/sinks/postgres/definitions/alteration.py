@@ -189,13 +189,14 @@ class Alteration:
     def _types(self, difference: Difference, columns: Mapping[int, TargetColumn], table: str) -> dict[int, str | None]:
         """Of the column that ``difference`` gives a type. A column that the target has not yet becomes text where it lacks the
         type."""
-        match difference:
-            case ColumnAdded(column) if column.number not in columns:
-                return {column.number: known_type(self.connection, table, column.name, column.type_name)}
-            case ColumnAdded(column) | TypeAltered(_, column):
-                return {column.number: type_here(self.connection, column.type_name)}
-            case _:  # one kind alone: others give no column a type
-                return {}
+        # one kind alone: other differences give no column a type
+        if isinstance(difference, ColumnAdded) and difference.column.number not in columns:
+            column = difference.column
+            return {column.number: known_type(self.connection, table, column.name, column.type_name)}
+        if isinstance(difference, ColumnAdded | TypeAltered):
+            column = difference.column if isinstance(difference, ColumnAdded) else difference.now
+            return {column.number: type_here(self.connection, column.type_name)}
+        return {}
 
     def _remember(
         self, known: KnownTable, moved: KnownTable, by_name: Mapping[str, int], was: TableDefinition, now: TableDefinition

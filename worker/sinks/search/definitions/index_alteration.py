@@ -153,7 +153,7 @@ class Altering:
             case ColumnDropped(column):
                 return replace(step, removed=step.removed | {self.was_fields[column.number].name})
             case TypeAltered(was, now):
-                return self._converted(step, was, now)
+                return step if difference.is_same else self._converted(step, was, now)
             case ColumnAdded(column):
                 return self._filled(step, column)
             case KeyAltered(identity_was=was, identity_now=now):
