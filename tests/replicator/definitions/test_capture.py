@@ -27,7 +27,7 @@ from tests.replicator.definitions.conftest import on_both
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
-DIGEST = "8e7bed664dca70848f415df16715d4adcbf34795eb0568adafec202e876d88d1"
+DIGEST = "85adea66344e2a07be52870271fe9c4f3b36abc0f64ff2d1455818d9e15889d2"
 
 PATTERNS = [TablePattern.parse("public.*"), TablePattern.parse("sales.order_*")]
 
