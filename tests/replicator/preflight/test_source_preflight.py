@@ -11,12 +11,13 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.replicator.preflight.source_preflight import examine_source
+from pgsluice.replicator.replicator import run
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.preflight.finding import Finding, Severity
 from tests.logged import fields_of
-from tests.replicated_group import Group, run
+from tests.replicated_group import Group
 
 
 def examine_all(replication: Group, settings: ReplicatorSettings) -> list[Finding]:
