@@ -12,7 +12,8 @@ messages in commit order (``shared.wire.message`` describes their bodies). It cu
 
 A definition is a change like others and has an ordinal, and so has a forged message. The caller passes over logical messages of
 any other prefix, so an ordinal does not depend on the messages of other programs. Where logical messages are not requested,
-definitions are no changes.
+definitions are no changes. A change that is left out (``followed_tables``) keeps its ordinal: LEFT_OUT stands in its place, but
+for those at the begin of a transaction that has no others.
 
 A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
 published by an earlier session: it is counted and skipped.
@@ -27,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from struct import Struct
 
+from pgsluice.replicator.followed_tables import FollowedTables
 from pgsluice.replicator.relations import Relations
 from pgsluice.replicator.source.copy_data import CHANGE_HEAD, FRAME_OFFSET, FrameLengths
 from pgsluice.shared.errors import START_AGAIN, HistoryError, TerminalError, WireError
@@ -34,13 +36,19 @@ from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.decoder import BEGIN as BEGIN_FIELDS
 from pgsluice.shared.pgoutput.decoder import COMMIT as COMMIT_FIELDS
 from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction, commit_lsns
-from pgsluice.shared.pgoutput.messages import Truncate
-from pgsluice.shared.wire.message import frame_length
+from pgsluice.shared.pgoutput.encoder import encode_message
+from pgsluice.shared.pgoutput.messages import LogicalMessage, Truncate
+from pgsluice.shared.wire.message import DDL_PREFIX, frame_length
 from pgsluice.shared.wire.position import LSN, Anchor, Position, format_lsn
 from pgsluice.shared.wire.table import Table
 
 COMMIT_CUT_BYTES = 192 * 1024
 CUT_BYTES = 256 * 1024
+MOST_UNPLACED = 1000
+"""Changes at the begin of a transaction that are left out, and for which LEFT_OUT is placed only when another change comes."""
+
+LEFT_OUT = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
+"""Stands in the place of a change that is not published, and of a forged definition."""
 
 ROW_KINDS = frozenset(b"IUD")
 BEGIN, COMMIT, LOGICAL_MESSAGE, ORIGIN, RELATION, TRUNCATE, TYPE = b"BCMORTY"
@@ -95,10 +103,19 @@ class Published:
 
 class Assembler:
     """``cut_bytes`` is for tests and for servers whose messages must be small. ``counts_definitions``: the server was asked for
-    logical messages."""
+    logical messages. ``followed`` may be altered at any time."""
 
-    def __init__(self, published: Published, cut_bytes: int = CUT_BYTES, *, counts_definitions: bool = True) -> None:
+    def __init__(
+        self,
+        published: Published,
+        cut_bytes: int = CUT_BYTES,
+        *,
+        counts_definitions: bool = True,
+        followed: FollowedTables | None = None,
+    ) -> None:
         self._published = published
+        self._followed = followed or FollowedTables()
+        self._followed_version = self._followed.version
         self._is_asked_for_definitions = counts_definitions
         self._frame_lengths = FrameLengths()
         self._is_due = published.is_due
@@ -114,10 +131,12 @@ class Assembler:
         self._ordinal = 0  # of the newest change of the open transaction
         self._skip_through = 0  # ordinals of the open transaction that earlier sessions published
         self._is_continued = False  # an earlier message holds a part of the open transaction
+        self._unplaced = 0  # changes of the open transaction, up to its newest, that are left out and not in a message
         self._defines = False  # the open transaction has definitions
 
         self._parts: list[bytes] = []  # of the open message: lengths and frames in turn
         self._row_heads: set[bytes] = set()  # kind and relation of the row changes in it
+        self._lasting_heads: set[bytes] = set()  # those of tables that are followed whatever comes
         self._truncated: set[bytes] = set()
         self._is_definition = False
         self._size = 0
@@ -160,20 +179,21 @@ class Assembler:
         """Takes any frame but a Relation and a logical message. Raises WireError on one that cannot come in this place."""
         kind = frame[0]
         if kind in ROW_KINDS:
+            head = frame[:_ROW_HEAD_BYTES]
+            if not self._followed.takes(head[1:], self._commit_lsn):
+                return self._leave_out()
             message = self._add_change(frame)
             if self._holds_open_transaction:
-                self._row_heads.add(frame[:_ROW_HEAD_BYTES])
+                self._row_heads.add(head)
+                if self._followed.is_lasting(head[1:]):
+                    self._lasting_heads.add(head)
             return message
         if kind == BEGIN:
             self._begin_transaction(frame)
         elif kind == COMMIT:
             return self._commit_transaction(frame)
         elif kind == TRUNCATE:
-            message = self._add_change(frame)
-            truncate = decode_message(frame)
-            assert isinstance(truncate, Truncate)
-            self._truncated.update(_OID.pack(oid) for oid in truncate.relation_oids)
-            return message
+            return self._truncate(frame)
         elif kind == ORIGIN:
             self._origin = frame
         elif kind == TYPE:
@@ -186,9 +206,12 @@ class Assembler:
         """Takes the messages in ``data`` (``copy_data``) from ``start`` on that are whole, as long as they go on the open
         transaction with row changes like those before, or end it and begin one, before ``until``, that has such a change; and
         as long as none cuts the open message. Returns where the first other one begins; what that brings, ``add`` takes."""
+        if self._followed_version != self._followed.version:
+            self._followed_version = self._followed.version
+            self._lasting_heads.clear()
         if not self._holds_open_transaction:
             return start
-        lengths, row_heads, parts, unpack = self._frame_lengths, self._row_heads, self._parts, CHANGE_HEAD.unpack_from
+        lengths, row_heads, parts, unpack = self._frame_lengths, self._lasting_heads, self._parts, CHANGE_HEAD.unpack_from
         append, position = parts.append, start
         # What a message brings is shorter than itself, so no change that ends before this place finds the open message full.
         limit = min(len(data), start + self._cut_bytes - self._size)
@@ -222,7 +245,7 @@ class Assembler:
         )
         lengths, size = self._frame_lengths, self._size + _COMMIT_AND_BEGIN_SIZE
         if (
-            row_head not in self._row_heads
+            row_head not in self._lasting_heads
             or lengths[commit][1] != _COMMIT_LENGTH
             or lengths[begin][1] != _BEGIN_LENGTH
             or not lengths[change][1]
@@ -258,28 +281,29 @@ class Assembler:
         frame = self._relations.frame(table.oid)
         return None if frame is None else self.add_relation(frame, table)
 
-    def add_definition(self, frame: bytes, superseded: bytes | None = None) -> Message | None:
-        """Takes a definition, in the open transaction, as it is to be published: it is not looked at. ``superseded`` is what the
-        definition right before it becomes, in the same message, unless that is published already."""
+    def add_definition(self, frame: bytes, *, supersedes: bool = False) -> Message | None:
+        """Takes a definition, in the open transaction, as it is to be published: it is not looked at. ``supersedes``: the
+        definition right before it is left out, in the same message, unless that is published already."""
         if not self._counts_definitions:
             return None
         if self._ordinal < self._skip_through:
             self._ordinal += 1
             return None
-        if superseded is not None and self._is_definition:
-            self._size += len(superseded) - len(self._parts[-1])
-            self._parts[-2:] = (frame_length(superseded), superseded)
+        if supersedes and self._is_definition:
+            self._size += len(LEFT_OUT) - len(self._parts[-1])
+            self._parts[-2:] = (frame_length(LEFT_OUT), LEFT_OUT)
             self._is_definition = False
             message = self._add_change(frame)
         else:
+            self._place()
             message = self._cut()
             self._add_change(frame)
         self._is_definition = self._defines = True
         return message
 
-    def add_forged(self, frame: bytes) -> Message | None:
-        """Takes the replacement of a forged message, of which there may be very many: it cuts nothing."""
-        return self._add_change(frame) if self._counts_definitions else None
+    def add_forged(self) -> Message | None:
+        """Takes a forged message, of which there may be very many: LEFT_OUT, in its place, cuts nothing."""
+        return self._add_change(LEFT_OUT) if self._counts_definitions else None
 
     @property
     def _counts_definitions(self) -> bool:
@@ -307,7 +331,7 @@ class Assembler:
         self._begin = frame
         self._origin = b""
         self._commit_lsn = commit_lsn
-        self._ordinal = 0
+        self._ordinal = self._unplaced = 0
         self._defines = False
         if self._is_due:
             self._compare_with_published(commit_lsn, frame)
@@ -343,9 +367,10 @@ class Assembler:
             self._ordinal += 1
             return None
         message = self._cut() if self._size >= self._cut_bytes or self._is_definition else None
+        self._place()
         self._ordinal += 1
         if not self._holds_open_transaction:
-            self._repeat_begin()
+            self._repeat_begin(self._ordinal)
         size = len(frame)
         parts = self._parts
         parts.append(_OID.pack(size))
@@ -354,12 +379,46 @@ class Assembler:
         self._changes += 1
         return message
 
-    def _repeat_begin(self) -> None:
-        """Every message's part of a transaction starts with Begin, and Origin when the transaction has one."""
+    def _truncate(self, frame: bytes) -> Message | None:
+        truncate = decode_message(frame)
+        assert isinstance(truncate, Truncate)
+        oids = tuple(oid for oid in truncate.relation_oids if self._followed.takes(_OID.pack(oid), self._commit_lsn))
+        if not oids:
+            return self._leave_out()
+        message = self._add_change(
+            frame if oids == truncate.relation_oids else encode_message(truncate._replace(relation_oids=oids))
+        )
+        self._truncated.update(map(_OID.pack, oids))
+        return message
+
+    def _leave_out(self) -> Message | None:
+        """Counts a change that is not published."""
+        if self._begin is None:
+            raise WireError("the server sent a change outside a transaction")
+        is_published = self._ordinal < self._skip_through
+        if is_published or self._holds_open_transaction or self._is_continued or self._unplaced == MOST_UNPLACED:
+            return self._add_change(LEFT_OUT)
+        self._ordinal += 1
+        self._unplaced += 1
+        return None
+
+    def _place(self) -> None:
+        """Puts what stands for the changes that were left out last into the open message."""
+        if not self._unplaced:
+            return
+        self._repeat_begin(self._ordinal - self._unplaced + 1)
+        for _ in range(self._unplaced):
+            self._append(LEFT_OUT)
+        self._changes += self._unplaced
+        self._unplaced = 0
+
+    def _repeat_begin(self, ordinal: int) -> None:
+        """Every message's part of a transaction starts with Begin, and Origin when the transaction has one. Here the change with
+        ``ordinal`` comes next."""
         if self._begin is None:
             raise WireError("the server sent a change outside a transaction")
         if not self._parts:
-            self._first = Position(self._commit_lsn, self._ordinal)
+            self._first = Position(self._commit_lsn, ordinal)
         for frame in (self._begin, self._origin) if self._origin else (self._begin,):
             self._append(frame)
         self._holds_open_transaction = True
@@ -408,6 +467,7 @@ class Assembler:
         self._holds_open_transaction = False
         self._parts = []
         self._row_heads = set()
+        self._lasting_heads = set()
         self._truncated = set()
         self._is_definition = False
         self._size = self._changes = 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 from pgsluice.replicator.assembler import BEGIN, LOGICAL_MESSAGE, RELATION, Assembler, Message
 from pgsluice.replicator.definitions.source_definitions import FORGED, SourceDefinitions
@@ -58,7 +59,8 @@ log = telemetry.logger(__name__)
 
 
 class Receiver:
-    """``until``: the LSN at which to stop; every transaction whose commit record begins before it is published."""
+    """``until``: the LSN at which to stop; every transaction whose commit record begins before it is published. ``admit`` is
+    called with the OID of each relation that the server is about to send changes of."""
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class Receiver:
         counts: PublishedCounts,
         pulse: Pulse,
         until: LSN | None,
+        admit: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._walsender = walsender
         self._definitions = definitions
@@ -80,6 +83,7 @@ class Receiver:
         self._counts = counts
         self._pulse = pulse
         self._until = until
+        self._admit = admit
         self._stopped = False
         self._received_bytes = 0
         self._received_at_wait = 0
@@ -186,6 +190,8 @@ class Receiver:
         relation = decode_message(frame)
         assert isinstance(relation, Relation)
         self._note_name(relation)
+        if self._admit is not None:
+            await self._admit(relation.oid)
         position, xid = self._assembler.next_position, self._assembler.xid
         return self._assembler.add_relation(frame, await self._definitions.describe(relation, position, xid))
 
@@ -208,8 +214,8 @@ class Receiver:
         if taken is None:
             return None
         if taken.frame is FORGED:
-            return self._assembler.add_forged(FORGED)
-        return self._assembler.add_definition(taken.frame, superseded=FORGED if taken.supersedes else None)
+            return self._assembler.add_forged()
+        return self._assembler.add_definition(taken.frame, supersedes=taken.supersedes)
 
     def _note_name(self, relation: Relation) -> None:
         """A table is published by its OID, so one that is renamed stays, under its new name from here on."""

@@ -104,8 +104,11 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     look = asyncio.Event()
     definitions = await _definitions(run, source, bucket, watch, facts.user, look, slot)
     asks = definitions.are_captured or (point.published.counts_definitions and not point.published.settled)
-    assembler = Assembler(point.published, counts_definitions=asks)
-    receiver = Receiver(walsender, definitions, assembler, publisher, progress, run.counts, run.pulse, run.until)
+    watch.followed.on_stranger = look.set
+    if watch.is_altered or watch.attached:
+        look.set()
+    assembler = Assembler(point.published, counts_definitions=asks, followed=watch.followed)
+    receiver = Receiver(walsender, definitions, assembler, publisher, progress, run.counts, run.pulse, run.until, watch.admit)
     feedback = Feedback(walsender, progress, receiver, status_interval_s(walsender.timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)

@@ -5,6 +5,7 @@
     ├── TerminalError      70   a person is needed; trying again cannot help
     │   ├── WireError           bytes that are not what the format says
     │   ├── MissingPrivilegeError  the role at the source may not do it
+    │   ├── TableChangedError   a table of the source is gone, or another has its name by now
     │   ├── HistoryError        source, stream and sink do not share one history
     │   ├── RefusedDefinitionError  the destination refused what the source did to a table
     │   ├── MissingMessagesError  messages are gone that were to be read
@@ -65,6 +66,10 @@ class WireError(TerminalError):
 
 class MissingPrivilegeError(TerminalError):
     """The role at the source may not do what was tried: somebody has to give it the right, or to do it."""
+
+
+class TableChangedError(TerminalError):
+    """A table of the source is not what it was when it was looked up: it is gone, or has another name by now."""
 
 
 class HistoryError(TerminalError):

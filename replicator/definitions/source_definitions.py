@@ -48,8 +48,8 @@ from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FORGERY_LOG_INTERVAL_S = 60.0
 TOKEN_INTERVAL_S = 1.0
-FORGED = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
-"""The message that the replicator publishes in place of a forged one."""
+FORGED = b""
+"""What ``take`` returns for a forged message."""
 
 log = telemetry.logger(__name__)
 

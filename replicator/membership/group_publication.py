@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING
 
 from pgsluice.replicator.membership.joining import check_breaks, choose_joining, is_copied_anew, leaving, settle_breaks
 from pgsluice.replicator.membership.membership import Break, Making, Membership, find_breaks, load_membership, store_membership
-from pgsluice.replicator.membership.publication_watch import PublicationWatch, dropped_members, report_breaks, report_left
+from pgsluice.replicator.membership.publication_watch import (
+    PublicationWatch,
+    are_mended,
+    members_away,
+    report_breaks,
+    report_left,
+)
 from pgsluice.replicator.membership.wanted_tables import find_wanted, report_kept, report_unfit, select_group_tables
-from pgsluice.replicator.snapshot.copy_state import note_membership
+from pgsluice.replicator.snapshot.copy_state import CopyCause, note_membership
+from pgsluice.replicator.source.alteration import Alteration, alter_publication
 from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.publication import (
-    Alteration,
     Publication,
-    alter_publication,
-    check_extent,
     check_fit,
     create_publication,
     creation,
@@ -36,6 +40,7 @@ from pgsluice.shared.broker.published_tables import store_tables
 from pgsluice.shared.config.settings import ReplicatorSettings, SourceTablesSettings
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import parse_lsn
 from pgsluice.shared.wire.table import Table
 
 if TYPE_CHECKING:
@@ -76,18 +81,26 @@ class GroupPublication:
         report_partitioned(tables)
         return await self.bring(publication, tables, has_published=has_published)
 
-    async def bring(self, publication: Publication, tables: list[SourceTable], *, has_published: bool = True) -> Publication:
-        """Has the group publish ``tables`` and no others. What is to be copied of them is in the ledger. Raises as ``prepare``,
-        LockTimeoutError when a table that joins was never free."""
+    async def bring(
+        self, publication: Publication, tables: list[SourceTable], *, has_published: bool = True, only_joins: bool = False
+    ) -> Publication:
+        """Has the group follow ``tables`` and no others, and publish them. What is to be copied of them is in the ledger, but for
+        what somebody did to the publication. ``only_joins``: nothing is taken out of our publication for now. Raises as
+        ``prepare``, LockTimeoutError when a table that joins was never free, TableChangedError when one is another by now."""
         membership = await load_membership(self._bucket) if has_published else None
         membership = (membership or Membership.of(publication)).settled(publication)
-        dropped = await dropped_members(self._source, membership, publication, copies=self._wishes.copies)
-        membership = await self._checked(membership, publication, tables, dropped)
+        away = await members_away(self._source, membership, publication, self._wishes, self._names) if has_published else {}
+        tables = [table for table in tables if table.oid not in away]
+        membership, mended = await self._checked(membership, publication, tables, away)
         if has_published:
-            tables = self._joining(membership, publication, tables)
-        left = leaving(membership, publication, tables, dropped, now())
-        publication = await self._align(membership, publication, tables, has_published)
-        await self._follow(membership.adopt(publication), left if has_published else [], tables)
+            tables = await self._joining(membership, publication, tables)
+        left = leaving(membership, publication, tables, away, now())
+        self._watch.followed.follow(table.oid for table in tables)
+        publication = await self._align(membership, publication, tables, has_published, only_joins)
+        followed = membership.adopt(publication, {table.oid for table in tables})
+        await self._follow(followed, publication, left if has_published else [], tables)
+        if self._copy is not None and mended:
+            self._copy.begin(mended)
         return publication
 
     async def _make(self, tables: Sequence[SourceTable]) -> Publication:
@@ -103,31 +116,39 @@ class GroupPublication:
         wanted = await find_wanted(self._source, self._names, self._wishes, membership, self._settings.publish)
         if wanted.absent:
             raise wanted.absent[0]
-        check_replica_identity(wanted.tables, self._settings.publish)
+        check_replica_identity(wanted.tables, wanted.operations)
         report_kept(wanted.kept, wanted.tables)
         report_unfit(wanted.unfit)
-        if self._copy is None or self._names.chosen_publication:
+        if self._copy is None:
             return wanted.tables
         return [table for table in wanted.tables if self._copy.progress.get(table.oid) is not None]  # others were made just now
 
     async def _checked(
-        self, membership: Membership, publication: Publication, tables: Sequence[SourceTable], dropped: Collection[int]
-    ) -> Membership:
-        """The record with what is missing, when all of that was decided by the person or by a new copy."""
+        self, membership: Membership, publication: Publication, tables: Sequence[SourceTable], away: Collection[int]
+    ) -> tuple[Membership, frozenset[int]]:
+        """The record with what is missing, when all of that was decided by the person or by a new copy; and the tables that are
+        copied again now, once they are published."""
         membership = self._with_wanted_options(membership, publication)
-        breaks = find_breaks(membership, publication, dropped)
+        breaks, mended = find_breaks(membership, publication, away), frozenset[int]()
+        if self._copy is not None and are_mended(breaks, membership, publication, self._wishes):
+            selected = {table.oid for table in tables}
+            lsn = parse_lsn(publication.lsn)
+            causes = {each.oid: CopyCause(each.schema, each.table, lsn, each.reason) for each in breaks if each.oid in selected}
+            await self._copy.copy_again(causes, is_held=True)
+            mended = frozenset(causes)
         ledger = await Ledger(self._bucket).load()
         membership, accepted = settle_breaks(membership.with_breaks(breaks), tables, ledger, self._wishes)
         report_breaks("a table is followed although changes may be missing at the targets", accepted)
         if membership.missing:
             await store_membership(self._bucket, membership)
             check_breaks(membership, self._wishes.copies)
-        return membership
+        return membership, mended
 
     def _with_wanted_options(self, membership: Membership, publication: Publication) -> Membership:
         """Operations and options that the configuration asks for now, and did not before, are nobody's offence."""
         wanted = set(self._settings.publish)
-        if set(membership.operations) != wanted:
+        is_ours = publication.is_made_by(self._names)
+        if set(membership.operations) != wanted and (is_ours or wanted == set(publication.operations)):
             log.warning(
                 "other operations are published from now on; what was not published before is missing at the targets",
                 before=",".join(membership.operations),
@@ -138,22 +159,34 @@ class GroupPublication:
             return replace(membership, xmin=publication.xmin)
         return membership
 
-    def _joining(self, membership: Membership, publication: Publication, tables: Sequence[SourceTable]) -> list[SourceTable]:
-        covers = publication.covers_more and not publication.is_made_by(self._names)
-        joining = choose_joining(membership, tables, self._wishes, covers)
+    async def _joining(
+        self, membership: Membership, publication: Publication, tables: Sequence[SourceTable]
+    ) -> list[SourceTable]:
+        newborn = frozenset[int]()
+        if publication.covers_more and not publication.is_made_by(self._names) and not self._wishes.copies:
+            newborn = await self._watch.newborn(membership, publication, publication.oids)
+        joining = choose_joining(membership, tables, self._wishes, newborn)
+        for table, error in joining.refused:
+            log.error("a table is not replicated", table=table.qualified_name, reason=error.fact, remedy=error.remedy)
         for table in joining.accepted:
             log.warning("a table joins without a copy; what it held before is missing at the targets", table=table.qualified_name)
         return joining.tables
 
     async def _align(
-        self, membership: Membership, publication: Publication, tables: Sequence[SourceTable], has_published: bool
+        self,
+        membership: Membership,
+        publication: Publication,
+        tables: Sequence[SourceTable],
+        has_published: bool,
+        only_joins: bool,
     ) -> Publication:
         """Ours as the configuration asks for; an administrator's as it is."""
         if not publication.is_made_by(self._names):
-            check_fit(publication, tables, self._settings.publish)
+            check_fit(publication, tables)
             return publication
-        check_extent(publication)
-        alteration = Alteration.between(publication, tables, self._settings.publish, is_decoded=has_published)
+        alteration = Alteration.between(
+            publication, tables, self._settings.publish, is_decoded=has_published, only_joins=only_joins
+        )
         if not alteration:
             return publication
 
@@ -167,14 +200,18 @@ class GroupPublication:
             "publication is altered",
             publication=publication.name,
             joined=",".join(table.qualified_name for table in alteration.joining),
-            left=",".join(table.qualified_name for table in alteration.leaving),
+            left=",".join(
+                [*(table.qualified_name for table in alteration.leaving), *(f"{each}.*" for each in alteration.schemas)]
+            ),
         )
         altered = await find_publication(self._source, self._names)
         if altered is None:
             raise gone(self._names)
         return altered
 
-    async def _follow(self, membership: Membership, left: Sequence[Break], tables: Sequence[SourceTable]) -> None:
+    async def _follow(
+        self, membership: Membership, publication: Publication, left: Sequence[Break], tables: Sequence[SourceTable]
+    ) -> None:
         """Remembers who is followed, for the next look, for workers and for people."""
         report_left(left)
         names = {table.qualified_name for table in tables}
@@ -184,7 +221,7 @@ class GroupPublication:
         )
         ledger = await Ledger(self._bucket).load()
         recopied = {oid for oid in ledger.tables if is_copied_anew(ledger, oid)}
-        membership = await self._watch.begin(replace(membership, left=still_away), recopied)
+        membership = await self._watch.begin(replace(membership, left=still_away), publication, recopied)
         if self._copy is None:
             await note_membership(Ledger(self._bucket), membership.oids)
         else:

@@ -76,10 +76,12 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """``tables`` are those to be followed; of them ``accepted`` join although rows or changes of them are missing."""
+    """``tables`` are those to be followed; of them ``accepted`` join although rows or changes of them are missing. ``refused``
+    may not, and nobody asks for them by name."""
 
     tables: list[SourceTable]
     accepted: list[SourceTable]
+    refused: list[tuple[SourceTable, TerminalError]]
 
 
 def settle_breaks(
@@ -122,14 +124,14 @@ def check_breaks(membership: Membership, copies: bool) -> None:
     raise TerminalError(fact, f"{_START_AGAIN}; or {go_on}")
 
 
-def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes: Wishes, comes_in_by_itself: bool) -> Joining:
-    """Which of ``tables`` are followed from now on, by a group that has published already. New ones that a pattern matches are
-    left out, unless they were asked for by name.
-
-    ``comes_in_by_itself``: the publication covers tables from the moment that they are made. Raises UsageError or TerminalError
-    for a table whose rows or changes would be missing.
+def choose_joining(
+    membership: Membership, tables: Sequence[SourceTable], wishes: Wishes, newborn: Collection[int] = ()
+) -> Joining:
+    """Which of ``tables`` are followed from now on, by a group that has published already. New ones that were not asked for by
+    name are left out, unless they are ``newborn``: published since they were made. Raises UsageError or TerminalError for a table
+    that is asked for by name, and whose rows or changes would be missing.
     """
-    joining = Joining([], [])
+    joining = Joining([], [], [])
     for table in tables:
         if table.oid in membership.oids or wishes.copies:
             joining.tables.append(table)
@@ -137,10 +139,13 @@ def choose_joining(membership: Membership, tables: Sequence[SourceTable], wishes
             joining.tables.append(table)
             joining.accepted.append(table)
         elif table.qualified_name in membership.known_names or any(entry.oid == table.oid for entry in membership.left):
-            raise _returned(membership, table)
-        elif comes_in_by_itself:
+            error = _returned(membership, table)
+            if wishes.names(table):
+                raise error
+            joining.refused.append((table, error))
+        elif table.oid in newborn:
             joining.tables.append(table)
-        elif wishes.names(table) or not wishes.matching:
+        elif wishes.names(table):
             raise UsageError(
                 f"table {table.qualified_name} joins a group that streams already: the rows that it holds would be missing at "
                 "the targets",

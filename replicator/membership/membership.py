@@ -7,7 +7,7 @@ An alteration of our own is announced (``Making``) before it is made, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgsluice.replicator.source.publication import Publication, PublishedTable
@@ -18,6 +18,8 @@ from pgsluice.shared.broker.record import LsnText, MalformedError, TimeText, mal
 from pgsluice.shared.wire.table import TableName
 
 _PUBLICATION_KEY = "publication"
+
+TAKEN_OUT = "somebody took it out of the publication"
 
 MOST_BREAKS = 1000
 """Of each kind that are kept: a record has to fit into one message."""
@@ -83,7 +85,8 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """``seen_lsn`` and ``seen_at`` are those of the last look that found everything as it should be.
+    """``seen_lsn`` and ``seen_at`` are those of the last look that found everything as it should be; it saw no transaction from
+    ``seen_xid`` on.
 
     ``left``: tables that are no longer followed, with the place from which changes are missing. ``missing``: tables that are
     followed, and of which changes may be missing: the group does not go on before somebody decided. ``partition_changes``: what
@@ -103,6 +106,9 @@ class Membership:
     partition_changes: tuple[Break, ...] = ()
     unpublished: tuple[str, ...] = ()
     making: Making | None = None
+    seen_xid: str = ""
+    former: tuple[str, ...] = ()
+    """Names of dropped tables of which nothing else is kept: targets may hold their rows."""
 
     @property
     def oids(self) -> frozenset[int]:
@@ -111,7 +117,8 @@ class Membership:
     @property
     def known_names(self) -> frozenset[str]:
         """Tables that are followed or were, whatever their oids."""
-        return frozenset(member.qualified_name for member in self.members) | {entry.qualified_name for entry in self.left}
+        members = frozenset(member.qualified_name for member in self.members)
+        return members | {entry.qualified_name for entry in self.left} | frozenset(self.former)
 
     @classmethod
     def of(cls, publication: Publication) -> Membership:
@@ -125,13 +132,16 @@ class Membership:
             members=tuple(_member(table, publication.lsn) for table in publication.tables),
             seen_lsn=publication.lsn,
             seen_at=now(),
+            seen_xid=publication.next_xid,
         )
 
-    def adopt(self, publication: Publication) -> Membership:
-        """The same with the publication as it is now, which is as it should be."""
+    def adopt(self, publication: Publication, oids: Collection[int]) -> Membership:
+        """The same with the publication as it is now, which is as it should be; ``oids`` are followed."""
         now_found, known = Membership.of(publication), {member.oid: member for member in self.members}
         members = tuple(
-            member.going_on_from(known[member.oid]) if member.oid in known else member for member in now_found.members
+            member.going_on_from(known[member.oid]) if member.oid in known else member
+            for member in now_found.members
+            if member.oid in oids
         )
         return replace(
             now_found,
@@ -140,7 +150,18 @@ class Membership:
             missing=self.missing,
             partition_changes=self.partition_changes,
             unpublished=self.unpublished,
+            former=self.former,
         )
+
+    def without(self, away: Mapping[int, str]) -> tuple[Membership, list[Break]]:
+        """The same without the members that are ``away``, by oid, each with the reason; and these, as they left."""
+        left = [
+            Break(member.oid, member.schema, member.table, self.seen_lsn, self.seen_at, away[member.oid])
+            for member in self.members
+            if member.oid in away
+        ]
+        members = tuple(member for member in self.members if member.oid not in away)
+        return replace(self, members=members, left=(*self.left, *left)), left
 
     def settled(self, publication: Publication) -> Membership:
         """The same without ``making``, which the catalog shows to have happened or not."""
@@ -198,6 +219,7 @@ async def load_membership(bucket: StateBucket) -> Membership | None:
 async def store_membership(bucket: StateBucket, membership: Membership) -> None:
     bounded = replace(
         membership,
+        former=membership.former[-MOST_BREAKS:],
         left=membership.left[-MOST_BREAKS:],
         partition_changes=membership.partition_changes[-MOST_BREAKS:],
         unpublished=membership.unpublished[:MOST_BREAKS],
@@ -207,16 +229,16 @@ async def store_membership(bucket: StateBucket, membership: Membership) -> None:
     await bucket.put(_PUBLICATION_KEY, record)
 
 
-def find_breaks(membership: Membership, publication: Publication, dropped: Collection[int]) -> list[Break]:
-    """Members whose changes may be missing since the last look: an alteration came between. The record is settled. ``dropped``
-    are oids of tables that do not exist any more; a table that somebody added to the publication breaks nothing."""
+def find_breaks(membership: Membership, publication: Publication, away: Collection[int]) -> list[Break]:
+    """Members whose changes may be missing since the last look: an alteration came between. The record is settled. ``away``
+    are oids of tables that are not followed any more; a table that somebody added to the publication breaks nothing."""
     reason = ""
     if publication.xmin != membership.xmin:
         reason = "somebody altered the publication's operations, options or owner"
     found = {table.oid: table for table in publication.tables}
     breaks = []
     for member in membership.members:
-        if member.oid in dropped:
+        if member.oid in away:
             continue
         why = reason or _break_of(member, found.get(member.oid))
         if why:
@@ -227,8 +249,9 @@ def find_breaks(membership: Membership, publication: Publication, dropped: Colle
 def _break_of(member: Member, found: PublishedTable | None) -> str:
     """Why changes of the member may be missing, "" when none are."""
     if found is None:
-        return "somebody took it out of the publication"
-    if found.xmin == member.xmin:
+        return TAKEN_OUT
+    # An earlier version noted of a table that comes with its schema less.
+    if member.xmin in (found.xmin, found.xmin.partition("/")[0]):
         return ""
     if (found.row_filter, found.columns) != (member.row_filter, member.columns):
         return "somebody changed its row filter or its columns in the publication"

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import LiteralString
 
+from pgsluice.replicator.followed_tables import FollowedTables
 from pgsluice.replicator.membership.joining import Wishes, check_breaks
-from pgsluice.replicator.membership.membership import Break, Membership, find_breaks, load_membership, store_membership
+from pgsluice.replicator.membership.membership import (
+    TAKEN_OUT,
+    Break,
+    Membership,
+    find_breaks,
+    load_membership,
+    store_membership,
+)
+from pgsluice.replicator.snapshot.copy_state import CopyCause
 from pgsluice.replicator.source.publication import Publication, check_identity, find_publication, gone
-from pgsluice.replicator.source.source import Source, partition_changes, read_partitions
+from pgsluice.replicator.source.source import Source, attached_partitions, hold_rows, partition_changes, read_partitions
 from pgsluice.replicator.source.tables import tables_of
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import TARGET_SCHEMA, GroupNames
+from pgsluice.shared.wire.position import parse_lsn
 
 # A partition is one with its root, where that is followed or new itself.
 _NEWCOMERS: LiteralString = """
@@ -30,12 +40,19 @@ _NEWCOMERS: LiteralString = """
       LEFT JOIN pg_class r ON c.relispartition AND r.oid = pg_partition_root(c.oid)
      WHERE c.relpersistence = 'p' AND c.oid <> ALL(%(oids)s::oid[])
        AND (r.oid IS NULL OR r.oid <> ALL(%(oids)s::oid[]) AND r.oid NOT IN (SELECT oid FROM wanted))
+       AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
      ORDER BY 1, 2
 """
 
 _NAMED: LiteralString = (
     "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
 )
+
+# A table's system columns are written when it is made and never again.
+_MADE_SINCE: LiteralString = """
+    SELECT a.attrelid::bigint FROM pg_attribute a
+     WHERE a.attrelid = ANY(%s::oid[]) AND a.attname = 'tableoid' AND age(a.xmin) <= age(%s::xid)
+"""
 
 log = telemetry.logger(__name__)
 
@@ -50,14 +67,24 @@ class PublicationWatch:
         self._source = source
         self._bucket = bucket
         self._membership: Membership | None = None
+        self._takes_newborn = False
         self._reported: set[str] = set()
+        self._told: set[int] = set()
+        self.followed = FollowedTables()
+        """Whose changes go into the stream."""
+        self.is_altered = False
+        """Whether the last look found what ``GroupPublication.bring`` mends: somebody altered what is published of tables."""
+        self.attached: dict[int, CopyCause] = {}
+        """Roots, by oid, whose rows a copy would bring up to date; whoever has them copied removes them."""
 
-    async def begin(self, membership: Membership, copied_anew: Collection[int]) -> Membership:
-        """Goes on from ``membership``. Returns it with what the catalog says beside it; what happened to partitions of tables
-        that are ``copied_anew`` does not matter."""
-        membership = await self._with_partitions(membership, membership.seen_lsn, copied_anew)
-        self._membership = await self._with_newcomers(membership)
-        return self._membership
+    async def begin(self, membership: Membership, publication: Publication, copied_anew: Collection[int]) -> Membership:
+        """Goes on from ``membership``, which is of ``publication``. Returns it with what the catalog says beside it;
+        what happened to partitions of tables that are ``copied_anew`` does not matter."""
+        membership = await self._with_partitions(membership, publication.lsn, copied_anew)
+        membership = await self._with_newcomers(membership)
+        self._follow(membership, publication)
+        await self._report_left_out(membership, publication)
+        return membership
 
     async def verify(self) -> Publication:
         """Compares the catalog with the record, reports what changed, and keeps it. Raises TerminalError when changes may be
@@ -68,19 +95,71 @@ class PublicationWatch:
         membership = self._membership or await load_membership(self._bucket) or Membership.of(publication)
         membership = membership.settled(publication)
         check_identity(publication, membership.oid)
-        dropped = await dropped_members(self._source, membership, publication, copies=self.wishes.copies)
-        broken = membership.with_breaks(find_breaks(membership, publication, dropped))
-        if broken.missing:
+        away = await members_away(self._source, membership, publication, self.wishes, self._names)
+        breaks = find_breaks(membership, publication, away)
+        self.is_altered = bool(breaks) or self._has_strays(membership, publication)
+        if breaks and not are_mended(breaks, membership, publication, self.wishes):
+            broken = membership.with_breaks(breaks)
             await self._remember(broken)
             check_breaks(broken, self.wishes.copies)
-        membership = await self._without_dropped(membership, dropped)
+        membership, left = membership.without(away)
+        report_left(left)
         self._report_names(membership, publication)
-        membership = _with_newborn(membership, publication)
+        membership = await self._with_newborn(membership, publication)
         membership = await self._with_partitions(membership, publication.lsn)
         membership = await self._with_newcomers(membership)
-        self._membership = replace(membership, seen_lsn=publication.lsn, seen_at=now())
-        await self._remember(self._membership)
+        membership = replace(membership, seen_lsn=publication.lsn, seen_at=now(), seen_xid=publication.next_xid)
+        self._follow(membership, publication)
+        await self._report_left_out(membership, publication)
+        await self._remember(membership)
         return publication
+
+    async def admit(self, oid: int) -> None:
+        """Follows the table, of which changes are to come, if it was made in what an administrator's publication covers: of such
+        a table nothing is missing, also in a group that only streams. Raises TransientError."""
+        if self._takes_newborn and not self.followed.has(oid):
+            publication = await find_publication(self._source, self._names)
+            if publication is not None:
+                self.followed.follow(await self.newborn(self.membership, publication, [oid]))
+
+    async def newborn(self, membership: Membership, publication: Publication, among: Collection[int]) -> frozenset[int]:
+        """Tables of ``among`` that are wanted and were made since the last look, and so are published since."""
+        oids = publication.oids & set(among) - membership.oids - {entry.oid for entry in membership.left}
+        if not oids:
+            return frozenset()
+        made: Collection[int] = oids
+        if membership.seen_xid:
+            since = [list(oids), membership.seen_xid]
+            made = {oid for (oid,) in await self._source.rows("looking up tables", _MADE_SINCE, since)}
+        tables = [table for table in await tables_of(self._source, made) if table.reason_to_leave_out is None]
+        return frozenset(table.oid for table in tables if self.wishes.wants(table.schema, table.name))
+
+    async def _with_newborn(self, membership: Membership, publication: Publication) -> Membership:
+        if not self._takes_newborn:
+            return membership
+        newborn = await self.newborn(membership, publication, publication.oids)
+        newborn |= {oid for oid in publication.oids - membership.oids if self.followed.has(oid)}
+        for table in publication.tables:
+            if table.oid in newborn:
+                log.info("a new table is replicated", table=table.qualified_name)
+        return membership.adopt(publication, membership.oids | newborn) if newborn else membership
+
+    def _has_strays(self, membership: Membership, publication: Publication) -> bool:
+        """Whether somebody put something into our own publication."""
+        return publication.is_made_by(self._names) and bool(publication.schemas or publication.oids - membership.oids)
+
+    def _follow(self, membership: Membership, publication: Publication) -> None:
+        covers_by_itself = publication.covers_more and not publication.is_made_by(self._names)
+        self._takes_newborn = covers_by_itself and not self.wishes.copies
+        if self._membership is None:
+            here = publication.oids
+            ends = {entry.oid: parse_lsn(entry.lsn if entry.oid in here else publication.lsn) for entry in membership.left}
+            self.followed.begin(membership.oids, ends)
+        else:
+            for oid in self._membership.oids - membership.oids:
+                self.followed.leave(oid, parse_lsn(publication.lsn))
+            self.followed.follow(membership.oids)
+        self._membership = membership
 
     @property
     def membership(self) -> Membership:
@@ -110,16 +189,6 @@ class PublicationWatch:
         except TransientError as error:
             log.warning("what is known of the publication is not recorded now", reason=str(error))
 
-    async def _without_dropped(self, membership: Membership, dropped: Mapping[int, str]) -> Membership:
-        left = [
-            Break(member.oid, member.schema, member.table, membership.seen_lsn, membership.seen_at, dropped[member.oid])
-            for member in membership.members
-            if member.oid in dropped
-        ]
-        report_left(left)
-        members = tuple(member for member in membership.members if member.oid not in dropped)
-        return replace(membership, members=members, left=(*membership.left, *left))
-
     async def _with_partitions(self, membership: Membership, lsn: str, copied_anew: Collection[int] = ()) -> Membership:
         """With the trees as they are, and what changed in them."""
         roots = [member.oid for member in membership.members if member.kind == "p"]
@@ -128,6 +197,11 @@ class PublicationWatch:
         for member in membership.members:
             before, after = member.partitions, trees.get(member.oid)
             is_told = before is not None and after is not None and member.oid not in copied_anew
+            attached = attached_partitions(before or (), after or ()) if is_told else []
+            if attached and await hold_rows(self._source, [each.oid for each in attached]):
+                names = ", ".join(each.name for each in attached)
+                reason = f"a partition that may hold rows was attached: {names}"
+                self.attached[member.oid] = CopyCause(member.schema, member.table, parse_lsn(lsn), reason)
             for change in partition_changes(before or (), after or ()) if is_told else ():
                 log.warning(
                     "partitions changed; to bring the table up to date copy it anew (--recopy)",
@@ -160,12 +234,28 @@ class PublicationWatch:
         known = {member.oid: member.qualified_name for member in membership.members}
         for table in publication.tables:
             before = known.get(table.oid)
-            if before is None and not publication.covers_more:
-                self._report_once("somebody added a table to the publication", table=table.qualified_name)
-            elif before is not None and before != table.qualified_name:
+            if before is not None and before != table.qualified_name:
                 is_wanted = self.wishes.wants(table.schema, table.name)
                 remedy = "rules and routes go by names" if is_wanted else "it is kept, by its OID; name it so in tables"
                 self._report_once("a table was renamed at the source", table=before, now=table.qualified_name, remedy=remedy)
+
+    async def _report_left_out(self, membership: Membership, publication: Publication) -> None:
+        oids = {oid for oid in publication.oids - membership.oids if not self.followed.has(oid)} - self._told
+        self._told |= oids
+        for table in await tables_of(self._source, oids) if oids else ():
+            reason = table.reason_to_leave_out
+            if publication.via_partition_root and table.root_oid in publication.oids:
+                continue  # it is published under its root
+            if reason is not None:
+                event = "the publication has a table that no group follows unless tables names it; it is left out"
+                log.info(event, table=table.qualified_name, reason=f"it is {reason}")
+            elif not self.wishes.wants(table.schema, table.name):
+                event = "the publication has a table that the group does not ask for; it is left out"
+                log.warning(event, table=table.qualified_name, remedy="name it in tables, or say 'pgsluice tables add'")
+            elif not self.wishes.copies:
+                event = "a table came into the publication; it is left out, for what it held before is missing at the targets"
+                remedy = "say 'pgsluice tables add --without-copy', or name it in without-copy at a start"
+                log.warning(event, table=table.qualified_name, remedy=remedy)
 
     def _report_once(self, event: str, **fields: str) -> None:
         if repr((event, fields)) not in self._reported:
@@ -173,14 +263,21 @@ class PublicationWatch:
             log.warning(event, **fields)
 
 
-def _with_newborn(membership: Membership, publication: Publication) -> Membership:
-    """With tables that a publication of whole schemas took in when they were made: nothing of them is missing."""
-    if not publication.covers_more:
-        return membership
-    for table in publication.tables:
-        if table.oid not in membership.oids:
-            log.info("a new table is replicated", table=table.qualified_name)
-    return membership.adopt(publication)
+def are_mended(breaks: Collection[Break], membership: Membership, publication: Publication, wishes: Wishes) -> bool:
+    """Whether a copy of the tables by themselves makes up for ``breaks``: where rows are copied, and nobody altered the
+    publication's own options, which would cost a copy of all."""
+    return bool(breaks) and wishes.copies and publication.xmin == membership.xmin
+
+
+async def members_away(
+    source: Source, membership: Membership, publication: Publication, wishes: Wishes, names: GroupNames
+) -> dict[int, str]:
+    """Members that leave by themselves, by oid, each with the reason: those that were dropped, and those that an administrator's
+    publication has no more."""
+    away = await dropped_members(source, membership, publication, copies=wishes.copies)
+    if not publication.is_made_by(names):
+        away |= dict.fromkeys(membership.oids - publication.oids - away.keys(), TAKEN_OUT)
+    return away
 
 
 async def dropped_members(source: Source, membership: Membership, publication: Publication, *, copies: bool) -> dict[int, str]:

@@ -6,7 +6,8 @@ The steps are those of a start, and a replicator that dies between two of them i
 2. the publication is altered, when no open transaction has written to the table (``source.publication``);
 3. the copy begins (``snapshot.Snapshot.run_on``), while the stream goes on.
 
-A table that leaves is taken out of the publication first, then the ledger says that it left.
+Until then its changes are left out of the stream (``followed_tables``), whoever published it. A table that leaves is taken out of
+the publication first, then the ledger says that it left.
 """
 
 from __future__ import annotations
@@ -103,14 +104,17 @@ class TableChanges:
     async def _check_joining(self, source: Source, table: SourceTable, *, without_copy: bool) -> bool:
         """Whether it may join; one that only a pattern matches need not. Raises UsageError or TerminalError."""
         settings, membership = self._run.settings, self._watch.membership
-        check_replica_identity([table], settings.publish)
         publication = await self._publication(source)
-        if not publication.is_made_by(self._run.names):
-            check_fit(publication, [*await tables_of(source, membership.oids), table], settings.publish)
-        elif table.oid not in publication.oids:
-            await check_publisher(source, [table], creates=False)
-        comes_in_by_itself = publication.covers_more and not publication.is_made_by(self._run.names)
-        return without_copy or bool(choose_joining(membership, [table], self._watch.wishes, comes_in_by_itself).tables)
+        if publication.is_made_by(self._run.names):
+            check_replica_identity([table], settings.publish)
+            if table.oid not in publication.oids:
+                await check_publisher(source, [table], creates=False)
+        else:
+            check_fit(publication, [table])
+        joining = choose_joining(membership, [table], self._watch.wishes)
+        if joining.refused and not without_copy:
+            raise joining.refused[0][1]
+        return without_copy or bool(joining.tables)
 
     async def _apply(self, source: Source, again: frozenset[int]) -> AppliedChanges:
         run, before = self._run, self._watch.wishes
@@ -118,24 +122,18 @@ class TableChanges:
         members = self._watch.membership.oids
         wanted = await find_wanted(source, run.names, wishes, self._watch.membership, run.settings.publish)
         applied = AppliedChanges(wanted)
-        staying = [table for table in wanted.tables if table.oid in members]
-        await self._take_up([table for table in staying if table.oid in again], again)
+        staying = {table.oid: table for table in wanted.tables if table.oid in members}
+        await self._mend_partitions()
+        await self._take_up([table for oid, table in staying.items() if oid in again], again)
         self._begin(again & members)
-        leaving = members - {table.oid for table in staying}
-        if leaving or again & members:
-            try:
-                await self._bring(source, staying)
-            except (UsageError, TerminalError) as error:
-                staying = await tables_of(source, members)
-                applied.refused.update(dict.fromkeys(leaving, error))
+        if members - staying.keys() or again & members or self._watch.is_altered:
+            applied.refused.update(await self._leave(source, members, list(staying.values())))
         joined = False
         for table in wanted.tables:
             if table.oid in members or self._waits_for_retry(table, again):
                 continue
             try:
-                if await self._join(source, table, staying, again):
-                    staying.append(table)
-                    joined = True
+                joined |= await self._join(source, table, again)
             except (LockTimeoutError, UsageError, TerminalError) as error:
                 applied.refused[table.oid] = error
         await self._let_strays_go(wanted)
@@ -143,21 +141,54 @@ class TableChanges:
             await track_definitions(source, run.names, wishes.patterns, self._role, members, run.settings.retry.source)
         return applied
 
+    async def _mend_partitions(self) -> None:
+        """Has the roots copied again of which partitions came with rows, where nothing else does so."""
+        attached, copy = dict(self._watch.attached), self._run.copy
+        if attached and copy is not None and self._run.settings.recopy_altered and not self._role:
+            await copy.copy_again({oid: cause for oid, cause in attached.items() if oid in self._watch.membership.oids})
+        for oid in attached:
+            self._watch.attached.pop(oid, None)
+
+    async def _leave(self, source: Source, members: frozenset[int], staying: list[SourceTable]) -> dict[int, PgsluiceError]:
+        """Brings the publication to ``staying``; each table that cannot leave now alone stays. Returns why."""
+        try:
+            await self._bring(source, staying)
+            return {}
+        except (LockTimeoutError, UsageError, TerminalError) as error:
+            leaving = members - {table.oid for table in staying}
+            if len(leaving) < 2:
+                return dict.fromkeys(leaving, error)
+        refused: dict[int, PgsluiceError] = {}
+        for oid in leaving:
+            left = self._watch.membership.oids - {oid}
+            try:
+                await self._bring(source, await tables_of(source, left))
+            except (LockTimeoutError, UsageError, TerminalError) as error:
+                refused[oid] = error
+        return refused
+
     def _waits_for_retry(self, table: SourceTable, again: Collection[int]) -> bool:
         record = None if self._run.copy is None else self._run.copy.progress.get(table.oid)
         return record is not None and record.phase is Phase.ERRORED and table.oid not in again
 
-    async def _join(self, source: Source, table: SourceTable, staying: list[SourceTable], again: frozenset[int]) -> bool:
-        """False when nobody expects the table to join. Raises LockTimeoutError, UsageError or TerminalError when it cannot."""
+    async def _join(self, source: Source, table: SourceTable, again: frozenset[int]) -> bool:
+        """False when nobody expects the table to join, or it is another by now. Raises LockTimeoutError, UsageError or
+        TerminalError when it cannot."""
         if not await self._check_joining(source, table, without_copy=False):
             return False
         publication = await self._publication(source)
         await self._take_up([table], again, publication)
         try:
-            await self._bring(source, [*staying, table])
+            await self._bring(source, [*await tables_of(source, self._watch.membership.oids), table], only_joins=True)
         except (LockTimeoutError, UsageError, TerminalError) as error:
-            if self._run.copy is not None:
-                await self._run.copy.give_up(table.oid, error)
+            copy = self._run.copy
+            if table not in await tables_of(source, [table.oid]):
+                log.info("a table was dropped or altered before it joined", table=table.qualified_name)
+                if copy is not None:
+                    await copy.drop_out(table.oid)
+                return False
+            if copy is not None:
+                await copy.give_up(table.oid, error)
             raise
         log.info("a table joins the group", table=table.qualified_name)
         report_partitioned([table])
@@ -179,10 +210,10 @@ class TableChanges:
         known = membership.known_names | {table.qualified_name for table in published}
         await copy.take_up(tables, CopyWishes(recopied=again, followed=membership.oids, known_names=known))
 
-    async def _bring(self, source: Source, tables: list[SourceTable]) -> None:
+    async def _bring(self, source: Source, tables: list[SourceTable], *, only_joins: bool = False) -> None:
         run = self._run
         group_publication = GroupPublication(run.settings, run.names, source, self._bucket, self._watch, run.copy)
-        await group_publication.bring(await self._publication(source), tables)
+        await group_publication.bring(await self._publication(source), tables, only_joins=only_joins)
 
     async def _publication(self, source: Source) -> Publication:
         publication = await find_publication(source, self._run.names)

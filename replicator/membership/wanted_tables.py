@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pgsluice.replicator.membership.joining import Wishes
 from pgsluice.replicator.membership.membership import Member, Membership, load_membership
 from pgsluice.replicator.source.catalog import fold_partitions
-from pgsluice.replicator.source.publication import find_publication
+from pgsluice.replicator.source.publication import Publication, check_fit, find_publication
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import (
     SourceTable,
@@ -37,20 +37,22 @@ log = telemetry.logger(__name__)
 class WantedTables:
     """``kept`` are those of ``tables`` that only their OID speaks for, as the record knows them. ``absent`` says what of the
     configuration asks for nothing that could be followed, ``absent_added`` the same of what was added. ``unfit`` are tables that
-    a pattern matches and that cannot join, with the reason."""
+    are asked for and cannot join, with the reason. ``operations`` are those that are published of them."""
 
     tables: list[SourceTable]
     kept: list[Member]
     absent: list[UsageError]
     absent_added: list[UsageError]
     unfit: list[tuple[SourceTable, PgsluiceError]]
+    operations: tuple[str, ...]
 
 
 async def select_group_tables(source: Source, names: GroupNames, tables: Sequence[str], schema: str) -> list[SourceTable]:
     """The tables that a configuration asks for: all of an administrator's publication when it names one and no tables. A
     partition whose root is among them is left out."""
     if names.chosen_publication and not tables:
-        return await fold_partitions(source, await _tables_of_publication(source, names))
+        publication = await find_publication(source, names)
+        return await fold_partitions(source, await _tables_of_publication(source, names, publication))
     return await fold_partitions(source, await select_tables(source, tables, schema))
 
 
@@ -97,15 +99,14 @@ def report_kept(kept: Sequence[Member], tables: Collection[SourceTable]) -> None
 def report_unfit(unfit: Sequence[tuple[SourceTable, PgsluiceError]]) -> None:
     """One line for each."""
     for table, error in unfit:
-        log.warning(
-            "a table that a pattern matches does not join", table=table.qualified_name, reason=error.fact, remedy=error.remedy
-        )
+        log.warning("a table that is asked for does not join", table=table.qualified_name, reason=error.fact, remedy=error.remedy)
 
 
 async def find_wanted(
     source: Source, names: GroupNames, wishes: Wishes, membership: Membership | None, operations: Collection[str]
 ) -> WantedTables:
-    """``membership`` is that of a group that has streamed, ``operations`` are those that it publishes."""
+    """``membership`` is that of a group that has streamed, ``operations`` are those that are asked for; an administrator's
+    publication has its own, and its tables are all that can be wanted once the group streams."""
     async with source.one_moment("looking up the tables"):  # or one that is renamed meanwhile could be missed
         return await _find_wanted(source, names, wishes, membership, operations)
 
@@ -113,10 +114,14 @@ async def find_wanted(
 async def _find_wanted(
     source: Source, names: GroupNames, wishes: Wishes, membership: Membership | None, operations: Collection[str]
 ) -> WantedTables:
+    publication = await find_publication(source, names)
+    is_administrators = publication is not None and not publication.is_made_by(names)
+    if publication is not None and is_administrators:
+        operations = publication.operations
     renamed = [] if membership is None else await _renamed(source, membership)
     found = _Found({}, {member.chosen_name for member, _ in renamed})
     if not wishes.configured:
-        found.take(await _tables_of_publication(source, names))
+        found.take(await _tables_of_publication(source, names, publication))
     absent = [error for pattern in wishes.configured if (error := await found.look(source, pattern, wishes)) is not None]
     absent_added = [error for pattern in wishes.added if (error := await found.look(source, pattern, wishes)) is not None]
     tables = {oid: table for oid, table in found.tables.items() if not wishes.is_removed(table.schema, table.name)}
@@ -126,7 +131,12 @@ async def _find_wanted(
     left_out = {table.oid for table, _ in unfit}
     fit = [table for table in tables.values() if table.oid not in left_out]
     folded = await fold_partitions(source, sorted(fit, key=lambda table: (table.schema, table.name)))
-    return WantedTables(folded, [member for member, _ in kept], absent, absent_added, unfit)
+    if publication is not None and is_administrators and membership is not None:
+        unpublished = _unpublished(folded, publication)
+        unfit += unpublished
+        lacking = {table.oid for table, _ in unpublished}
+        folded = [table for table in folded if table.oid not in lacking]
+    return WantedTables(folded, [member for member, _ in kept], absent, absent_added, unfit, tuple(operations))
 
 
 @dataclass(slots=True)
@@ -181,12 +191,19 @@ def _unfit(
     return unfit
 
 
-async def _tables_of_publication(source: Source, names: GroupNames) -> list[SourceTable]:
-    publication = await find_publication(source, names)
+def _unpublished(tables: Collection[SourceTable], publication: Publication) -> list[tuple[SourceTable, PgsluiceError]]:
+    """What is asked for and an administrator's publication lacks."""
+    lacking: list[tuple[SourceTable, PgsluiceError]] = []
+    for table in tables:
+        try:
+            check_fit(publication, [table])
+        except TerminalError as error:
+            lacking.append((table, error))
+    return lacking
+
+
+async def _tables_of_publication(source: Source, names: GroupNames, publication: Publication | None) -> list[SourceTable]:
+    """Without those that are left out. Raises TerminalError when there is no publication."""
     if publication is None:
         raise TerminalError(f"publication {names.publication} does not exist", "make it, or remove the option publication")
-    found = await tables_of(source, publication.oids)
-    for table in found:
-        if table.obstacle is not None:
-            raise TerminalError(f"{table.qualified_name} is {table.obstacle}", "take it out of the publication")
-    return found
+    return [table for table in await tables_of(source, publication.oids) if table.reason_to_leave_out is None]

@@ -72,6 +72,7 @@ class SourceLook:
         self._facts = facts
         self.found = Findings(Subject.SOURCE)
         self._patterns: Sequence[TablePattern] = ()
+        self._operations: Collection[str] = settings.publish
 
     async def tables(self, wishes: Wishes, membership: Membership | None) -> WantedTables | None:
         """The tables that the group asks for; None when that cannot be said."""
@@ -80,6 +81,7 @@ class SourceLook:
         self._patterns = wishes.patterns
         with self.found.looking("source-tables"):
             wanted = await find_wanted(self._source, self._names, wishes, membership, self._settings.publish)
+            self._operations = wanted.operations
             self.found.take(Finding.of(error, "source-table", Subject.SOURCE) for error in wanted.absent)
             return wanted
         return None
@@ -96,7 +98,7 @@ class SourceLook:
         if settings.failover:
             with self.found.looking("source-failover"):
                 check_failover(facts)
-        identity = identity_errors(tables, settings.publish)
+        identity = identity_errors(tables, self._operations)
         self.found.take(Finding.of(error, "source-replica-identity", Subject.SOURCE) for error in identity)
         self.found.take(await keyless_findings(self._source, tables, settings.publish))
         await self._look_at_publication(list(tables), membership)
@@ -127,7 +129,7 @@ class SourceLook:
                 await check_publisher(self._source, joining, creates=False)
         elif self._names.chosen_publication:
             with self.found.looking("source-publication"):
-                check_fit(publication, tables, self._settings.publish)
+                check_fit(publication, tables)
 
     async def _look_at_creation(self, tables: list[SourceTable], membership: Membership | None) -> None:
         """Of the publication that is not there; one that a group had before is missed by ``start_checks``."""

@@ -87,19 +87,22 @@ class PreparedCopy:
             self.idle.clear()
         self.work.set()
 
-    async def copy_again(self, causes: Mapping[int, CopyCause]) -> None:
+    async def copy_again(self, causes: Mapping[int, CopyCause], *, is_held: bool = False) -> None:
         """Writes into the ledger that these tables, by oid, are copied again, unless a copy of theirs holds what happened, or
-        comes anyway. To be called before what happened is published."""
+        comes anyway. To be called before what happened is published. ``is_held``: they wait for ``begin``."""
         async with self._changing:
             needed = {oid: record for oid, cause in causes.items() if (record := self._needed(oid, cause)) is not None}
             if not needed:
                 return
             await self._run_on()
+            if is_held:
+                self.held.update(needed)
             for oid, record in needed.items():
                 log.warning("a table is copied again", table=record.qualified_name, reason=causes[oid].reason)
                 self.progress.put(record)
             await self.progress.write()
-        self.begin(needed)
+        if not is_held:
+            self.begin(needed)
 
     async def discount(self, causes: Mapping[int, CopyCause]) -> None:
         """Tables that left, by oid: what their copies held counts no more, for no copy comes that holds what happened. So workers
@@ -141,6 +144,15 @@ class PreparedCopy:
             if records:
                 await self.progress.write()
                 await self._end_or_tell()
+
+    async def drop_out(self, oid: int) -> None:
+        """A table that waits is gone, or another by now."""
+        record = self.progress.get(oid)
+        if record is not None and not record.snapshot:
+            self.held.discard(oid)
+            await self.forget([oid])
+        else:
+            await self.let_go([oid])
 
     async def give_up(self, oid: int, error: PgsluiceError, retry: Retry | None = None) -> None:
         """A table that waits cannot be copied now."""

@@ -181,6 +181,9 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
             return TransientError(fact, "it is tried again", Cause.LOCK)
         case errors.LockNotAvailable():
             return LockTimeoutError(fact, "it is tried again")
+    if isinstance(error, errors.OutOfMemory) and "max_locks_per_transaction" in (error.diag.message_hint or ""):
+        remedy = "raise max_locks_per_transaction at the source, which takes a restart of it; it is tried again"
+        return TransientError(fact, remedy, Cause.SOURCE)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or (error.sqlstate or "").startswith(
         _PASSING_CLASSES
     ):

@@ -18,7 +18,7 @@ from psycopg.rows import class_row
 
 from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
 from pgsluice.shared.config.settings import PostgresSettings
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import LockTimeoutError, TerminalError
 from pgsluice.shared.preflight.database import IDENTITY_QUERY, LOCALE_QUERY, DatabaseIdentity, DatabaseLocale
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject, raise_errors
 from pgsluice.shared.preflight.provider import (
@@ -48,6 +48,7 @@ _TREES: LiteralString = """
      ORDER BY n.nspname, c.relname
 """
 MINIMUM_SERVER_VERSION = 14
+_PATIENCE_MS = 500  # somebody's lock on a partition is no reason to hold up who looks
 Row = TypeVar("Row")
 _FACTS: LiteralString = """
     SELECT current_setting('server_version_num')::int / 10000 AS major_version,
@@ -97,6 +98,24 @@ async def read_partitions(source: Source, roots: Collection[int]) -> dict[int, t
     for row in await source.rows_of(_Row, "looking up partitions", _TREES, [list(roots)]):
         trees[row.root].append(Partition(row.oid, row.name, row.attached, row.is_born))
     return {root: tuple(trees[root]) for root in roots}
+
+
+async def hold_rows(source: Source, oids: Collection[int]) -> bool:
+    """Whether one of these tables has pages, or nobody may look at one now."""
+    doing = "looking at partitions"
+    try:
+        async with source.transaction(doing):
+            await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_PATIENCE_MS)))
+            query: LiteralString = "SELECT FROM unnest(%s::oid[]) o (oid) WHERE pg_relation_size(o.oid) > 0"
+            return bool(await source.rows(doing, query, [list(oids)]))
+    except LockTimeoutError:
+        return True
+
+
+def attached_partitions(before: Sequence[Partition], after: Sequence[Partition]) -> list[Partition]:
+    """Those of ``after`` that may have held rows, or had changes, of which the targets were not told."""
+    earlier = {partition.oid: partition.attached for partition in before}
+    return [each for each in after if earlier.get(each.oid) != each.attached and (each.oid in earlier or not each.is_born)]
 
 
 def partition_changes(before: Sequence[Partition], after: Sequence[Partition]) -> list[str]:

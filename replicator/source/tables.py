@@ -26,7 +26,8 @@ class SourceTable:
 
     ``unidentified`` names the table itself or those of its partitions that have no replica identity, and ``identity_cures`` has
     for each the statement that gives it one, by an index where one can serve, for a partitioned table by the same in all of them.
-    ``unsent`` names those whose replica identity has generated columns, where no publication sends such.
+    ``unsent`` names those whose replica identity has generated columns, where no publication sends such. ``extension`` is
+    the one that the table belongs to: a target that has that extension has such a table of its own.
     """
 
     oid: int
@@ -38,10 +39,16 @@ class SourceTable:
     unidentified: list[str]
     identity_cures: list[str]
     unsent: list[str] = field(default_factory=list)
+    extension: str = ""
 
     @property
     def qualified_name(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def reason_to_leave_out(self) -> str | None:
+        """Why a group does not follow it, unless it is asked for by its name; None when it does."""
+        return f"a table of extension {self.extension}" if self.extension else self.obstacle
 
     @property
     def obstacle(self) -> str | None:
@@ -79,7 +86,10 @@ _COLUMNS: LiteralString = f"""
            c.relpersistence::text AS persistence,
            CASE WHEN c.relispartition THEN coalesce(pg_partition_root(c.oid), 0::oid)::bigint ELSE 0 END AS root_oid,
            coalesce(lacking.names, '{{}}') AS unidentified, coalesce(lacking.cures, '{{}}') AS identity_cures,
-           coalesce(lacking.unsent, '{{}}') AS unsent
+           coalesce(lacking.unsent, '{{}}') AS unsent,
+           coalesce((SELECT e.extname::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+                      WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+                        AND d.refclassid = 'pg_extension'::regclass LIMIT 1), '') AS extension
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
       LEFT JOIN LATERAL (
           SELECT u.indexrelid FROM pg_index u JOIN pg_class ui ON ui.oid = u.indexrelid
@@ -124,8 +134,8 @@ _DOING = "looking up the tables"
 async def select_tables(source: Source, patterns: Sequence[str], default_schema: str) -> list[SourceTable]:
     """The tables that ``patterns`` name (none: every table of ``default_schema``), each once, by name.
 
-    A pattern leaves out what cannot be published and partitions whose root is taken. Raises UsageError for a schema or table
-    that does not exist or that is named and cannot be published.
+    A pattern leaves out what cannot be published, what belongs to an extension, and partitions whose root is taken. Raises
+    UsageError for a schema or table that does not exist or that is named and cannot be published.
     """
     selected: dict[int, SourceTable] = {}
     for pattern in parse_patterns(patterns, default_schema):
@@ -193,7 +203,7 @@ async def matching_tables(source: Source, pattern: TablePattern) -> list[SourceT
         raise await _nothing_found(source, pattern, pattern.schema)
     if not pattern.is_name:
         oids = {table.oid for table in found}
-        return [table for table in found if table.obstacle is None and table.root_oid not in oids]
+        return [table for table in found if table.reason_to_leave_out is None and table.root_oid not in oids]
     [table] = found
     if table.obstacle is not None:
         cure = sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(table.schema, table.name)).as_string()

@@ -348,7 +348,7 @@ def test_every_row_is_published_once_whichever_sessions_are_asked_for_definition
         for kind, frame in stream[:end]:
             if kind in "df" and not asks:
                 continue
-            message = made.add_definition(frame) if kind == "d" else made.add_forged(frame) if kind == "f" else made.add(frame)
+            message = made.add_definition(frame) if kind == "d" else made.add_forged() if kind == "f" else made.add(frame)
             for each in (message, made.drained() if session == 3 or data.draw(st.booleans()) else None):
                 if each is not None:
                     places += [each.first, each.last]

@@ -36,12 +36,17 @@ def test_a_table_that_was_added_by_its_name_is_wanted_although_a_pattern_removes
     assert not wishes("sales.*", added=("sales.o*",), removed=("sales.orders",)).wants("sales", "orders")
 
 
-def test_a_table_that_left_and_was_renamed_does_not_return_in_silence() -> None:
-    """Not even where an administrator's publication takes in every table that is made."""
+def test_a_table_that_left_and_was_renamed_does_not_return() -> None:
+    """Not even where an administrator's publication takes in every table that is made. The others go on."""
     left = Break(2, "public", "u", "0/10", "2026-01-31T12:00:00", "it is no longer among the tables")
     membership = Membership("shop", 1, "1", ("insert",), True, (), "0/20", "", left=(left,))
+    returned, newborn = source_table(2, "renamed"), source_table(3, "made")
+    joining = choose_joining(membership, [returned, newborn], wishes("public.*"), newborn={2, 3})
+    assert joining.tables == [newborn]
+    [(refused, error)] = joining.refused
+    assert (refused, "table public.renamed was not replicated from 0/10" in error.fact) == (returned, True)
     with pytest.raises(TerminalError, match=r"table public\.renamed was not replicated from 0/10"):
-        choose_joining(membership, [source_table(2, "renamed")], wishes("public.*"), comes_in_by_itself=True)
+        choose_joining(membership, [returned], wishes("public.renamed"))
 
 
 def test_changes_of_a_table_that_leaves_are_missing_from_when_it_was_published_last() -> None:

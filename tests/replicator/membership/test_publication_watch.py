@@ -56,11 +56,12 @@ async def watched(source_database: Database, nats_server: NatsServer, group: str
 
 
 async def test_what_happened_to_partitions_is_nothing_for_a_table_that_is_copied_anew(watched: Watched) -> None:
-    membership = Membership.of(await watched.publish())
+    publication = await watched.publish()
+    membership = Membership.of(publication)
     without_partitions = replace(membership, members=tuple(replace(member, partitions=()) for member in membership.members))
-    [attached] = (await watched.watch.begin(without_partitions, ())).partition_changes
+    [attached] = (await watched.watch.begin(without_partitions, publication, ())).partition_changes
     assert (attached.qualified_name, "public.p1 was attached" in attached.reason) == ("public.p", True)
-    found = await watched.watch.begin(without_partitions, {attached.oid})
+    found = await watched.watch.begin(without_partitions, publication, {attached.oid})
     assert found.partition_changes == ()
     assert [[each.name for each in member.partitions or ()] for member in found.members] == [["public.p1"], []]
 

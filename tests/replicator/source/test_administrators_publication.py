@@ -11,7 +11,7 @@ import pytest
 from pgsluice.console.drop import run as drop
 from pgsluice.replicator.replicator import run
 from pgsluice.shared.config.settings import DropSettings, PostgresSettings
-from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.names import GroupNames
 from tests.replicated_group import Group
 from tests.replicator.definitions.captured import install
@@ -84,29 +84,43 @@ def test_what_captures_definitions_is_not_among_the_tables_of_one_that_is_of_all
     install(replication.source, GroupNames(replication.name + "-2"), "public.*")
     for tables in ((), ("public.*", "sales.*")):
         replicate(replication, reader, publication="Shop", tables=tables)
-    replication.source.execute("CREATE TABLE pgsluice.applied (id int)")
-    with pytest.raises(TerminalError, match=r"pgsluice.applied is in schema pgsluice"):
-        replicate(replication, reader, publication="Shop")
+    assert replication.audit().rows == {}
+
+
+def test_one_that_lacks_a_table_is_refused_with_the_statement_that_mends_it(replication: Group, reader: PostgresSettings) -> None:
+    replication.source.execute("CREATE PUBLICATION shop FOR TABLE t")
+    with pytest.raises(TerminalError, match=r"does not publish public\.other") as raised:
+        replicate(replication, reader, publication="shop", tables=("t", "other"))
+    assert 'ADD TABLE ONLY "public"."other"' in raised.value.remedy
+    replication.source.execute(raised.value.remedy.removeprefix("let its owner say: "))
+    replicate(replication, reader, publication="shop", tables=("t", "other"))
 
 
 @pytest.mark.parametrize(
-    ("definition", "problem", "statement"),
+    "definition",
     [
-        ("FOR TABLE t", "does not publish public.other", 'ADD TABLE ONLY "public"."other"'),
-        ("FOR TABLE t, other, sales.orders", "publishes sales.orders, which", 'DROP TABLE ONLY "sales"."orders"'),
-        ("FOR TABLE t, other WITH (publish = 'insert')", "publishes insert instead", "SET (publish = 'insert, update"),
+        "FOR TABLE t, other, sales.orders",
+        "FOR TABLE t WITH (publish = 'insert')",
+        "FOR TABLE t, p, p1 (id) WITH (publish_via_partition_root)",
+        "FOR ALL TABLES WITH (publish_via_partition_root)",
     ],
 )
-def test_one_that_does_not_fit_is_refused_with_the_statement_that_mends_it(
-    replication: Group, reader: PostgresSettings, definition: str, problem: str, statement: str
+def test_what_it_has_beside_what_is_asked_for_is_left_out_and_its_operations_are_its_own(
+    replication: Group, reader: PostgresSettings, definition: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replication.source.execute(f"CREATE PUBLICATION shop {definition}")
-    with pytest.raises(TerminalError, match=problem) as raised:
-        replicate(replication, reader, publication="shop", tables=("t", "other"))
-    assert statement in raised.value.remedy
-    for mending in raised.value.remedy.removeprefix("let its owner say: ").split("; "):
-        replication.source.execute(mending)
-    replicate(replication, reader, publication="shop", tables=("t", "other"))
+    """Also partitions beside their root, and a column list of theirs."""
+    source = replication.source
+    source.execute(f"CREATE PUBLICATION shop {definition}")
+    tables = ("t", "p") if "p1" in definition else ("t",)
+    replicate(replication, reader, publication="shop", tables=tables)
+    source.execute("INSERT INTO t VALUES (1, 'a'); INSERT INTO other VALUES (1); INSERT INTO sales.orders VALUES (1)")
+    source.execute("INSERT INTO p VALUES (1)")
+    caplog.set_level("INFO")
+    replicate(replication, reader, publication="shop", tables=tables)
+    expected = {"public.t insert": 1} | ({"public.p insert": 1} if "p" in tables else {})
+    assert replication.audit().rows == expected
+    left_out = "the publication has a table that the group does not ask for; it is left out"
+    assert (left_out in caplog.text) == ("other" in definition or "ALL" in definition)
 
 
 def test_partitions_under_their_own_names_do_not_fit(replication: Group, reader: PostgresSettings) -> None:
@@ -151,11 +165,21 @@ def test_one_that_was_altered_and_altered_back_stops_the_start(replication: Grou
             replicate(replication, reader, publication="shop")
 
 
-def test_our_own_tables_at_a_source_that_is_a_target_too_are_refused(replication: Group, reader: PostgresSettings) -> None:
-    replication.source.execute("CREATE SCHEMA pgsluice; CREATE TABLE pgsluice.applied (worker text PRIMARY KEY)")
-    replication.source.execute("CREATE PUBLICATION shop FOR ALL TABLES")
-    with pytest.raises(PgsluiceError, match=r"pgsluice\.applied is in schema pgsluice"):
-        replicate(replication, reader, publication="shop")
+def test_tables_of_ours_and_of_extensions_are_left_out(replication: Group, reader: PostgresSettings) -> None:
+    """The source is a target too, and its target has such a table of its own."""
+    source = replication.source
+    source.execute("CREATE SCHEMA pgsluice; CREATE TABLE pgsluice.applied (worker text PRIMARY KEY)")
+    source.execute("CREATE TABLE owned (id int PRIMARY KEY); ALTER EXTENSION plpgsql ADD TABLE owned")
+    source.execute("CREATE PUBLICATION shop FOR ALL TABLES WITH (publish_via_partition_root)")
+    for tables in ((), ("public.*",)):
+        replicate(replication, reader, publication="shop", tables=tables)
+        source.execute("INSERT INTO pgsluice.applied SELECT 'w' || count(*) FROM t; INSERT INTO owned SELECT count(*) FROM t")
+        source.execute("INSERT INTO t SELECT count(*), 'a' FROM t")
+    replicate(replication, reader, publication="shop")
+    replicate(replication, reader, publication="shop", tables=("t", "owned"), without_copy=("owned",))
+    source.execute("INSERT INTO owned VALUES (7)")
+    replicate(replication, reader, publication="shop", tables=("t", "owned"))
+    assert replication.audit().rows == {"public.t insert": 2, "public.owned insert": 1}
 
 
 def test_a_group_s_own_is_not_taken_for_an_administrator_s(replication: Group) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -24,13 +24,26 @@ def make_group(group: str, source_database: Database, nats_server: NatsServer) -
 
 @pytest.fixture(scope="module")
 def make_shared_group(postgres: PostgresServer, nats_server: NatsServer) -> Iterator[MakeGroup]:
-    """The same for a group that all tests of a module share, each with tables of its own: what a start of Spark copies at once
+    """The same for groups that all tests of a module share, each with tables of its own: what a start of Spark copies at once
     costs hardly more than one table."""
-    name = uuid.uuid4().hex[:12]
-    database = postgres.create_database(f"source_{name}")
-    with group_maker(f"test-{name}", database, nats_server) as make:
+    with _maker_in_own_databases(postgres, nats_server) as make:
         yield make
-    database.drop()
+
+
+@contextmanager
+def _maker_in_own_databases(postgres: PostgresServer, nats: NatsServer) -> Iterator[MakeGroup]:
+    """Each group that is made has a source of its own."""
+    databases: list[Database] = []
+    with ExitStack() as open_makers:
+
+        def make(**keys: Any) -> StreamingGroup:
+            name = uuid.uuid4().hex[:12]
+            databases.append(postgres.create_database(f"source_{name}"))
+            return open_makers.enter_context(group_maker(f"test-{name}", databases[-1], nats))(**keys)
+
+        yield make
+    for database in databases:
+        database.drop()
 
 
 @contextmanager

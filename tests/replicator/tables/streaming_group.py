@@ -45,7 +45,7 @@ class StreamingGroup:
 
     @property
     def names(self) -> GroupNames:
-        return GroupNames(self.name)
+        return GroupNames(self.name, str(self.keys.get("publication", "")))
 
     def create(self, table: str, rows: int = 0) -> None:
         self.source.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, v text)")
@@ -199,6 +199,11 @@ class StreamingGroup:
     def in_the_streams(self, *tables: str) -> dict[str, Rows]:
         reader = GroupReader(self.nats.settings(), self.name)
         return {table: reader.rows(table) for table in tables}
+
+    def changes_of(self, oid: int) -> int:
+        """How many the stream holds of the table, once everything that is committed now is in it."""
+        self.wait_until_published()
+        return len(GroupReader(self.nats.settings(), self.name).changes[oid])
 
     def at_source(self, *tables: str) -> dict[str, Rows]:
         rows = {table: self.source.execute(f"SELECT id::text, v FROM {table}") for table in tables}
