@@ -120,7 +120,7 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     _log_start(slot, stream, point)
     changes = TableChanges(run, bucket, watch, facts.user if definitions.are_captured else "")
     execution = OrderExecution(run, bucket, stream, watch, changes)
-    live = LiveMembership(run, bucket, watch, changes, execution, look)
+    live = LiveMembership(run, bucket, source, stream, watch, changes, execution, look)
     return Session(receiver, publisher, feedback, recorder, {"retention": retention, "the watch over tables": live.run})
 
 

@@ -49,7 +49,9 @@ class GroupReader:
 
     def rows(self, name: str) -> Rows:
         """Of a table whose copy is finished; every row of it is where the ledger says."""
-        record = self.record(name)
+        return self.rows_of(self.record(name))
+
+    def rows_of(self, record: TableRecord) -> Rows:
         assert record.phase is Phase.FINISHED_COPY, record
         assert self._copies.problems == []
         copy = self._copies.copy_of(record.snapshot, record.oid)

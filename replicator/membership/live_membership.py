@@ -11,11 +11,14 @@ import time
 from datetime import UTC, datetime
 
 from pgsluice.replicator.group_start import Run
+from pgsluice.replicator.membership.dropped_tables import forget_dropped
 from pgsluice.replicator.membership.order_execution import OrderExecution
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.membership.table_changes import AppliedChanges, TableChanges
+from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.table_orders import ORDERS
 from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process.retrying import RetryNews
@@ -32,6 +35,8 @@ class LiveMembership:
         self,
         run: Run,
         bucket: StateBucket,
+        source: Source,
+        stream: ChangeStream,
         watch: PublicationWatch,
         changes: TableChanges,
         execution: OrderExecution,
@@ -39,13 +44,16 @@ class LiveMembership:
     ) -> None:
         self._run = run
         self._bucket = bucket
+        self._source = source
+        self._stream = stream
         self._watch = watch
         self._changes = changes
         self._execution = execution
         self._look = look
         self._looked_at = time.monotonic()
         self._has_found = False
-        """Whether a look found what was not applied yet."""
+        """Whether what is wanted is to be looked up, as after each look."""
+        self._has_looked = False
         self._news = RetryNews()
         self._reported: set[str] = set()
 
@@ -56,6 +64,9 @@ class LiveMembership:
             if self._look.is_set() or time.monotonic() - self._looked_at >= self._run.settings.check_interval_s:
                 await self._look_at_publication()
             try:
+                if self._has_looked:
+                    await forget_dropped(self._source, self._stream, self._watch, self._run.copy)
+                    self._has_looked = False
                 await self._follow_tables()
                 await self._carry_out_orders()
             except PgsluiceError as error:  # the stream goes on without it
@@ -87,7 +98,7 @@ class LiveMembership:
         self._look.clear()
         self._looked_at = time.monotonic()
         await self._watch.verify()
-        self._has_found = True
+        self._has_found = self._has_looked = True
 
     def _report(self, applied: AppliedChanges, *, is_asked_for: bool) -> None:
         """Each thing once, unless somebody has just asked for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import LiteralString
 
 from pgsluice.replicator.followed_tables import FollowedTables
@@ -18,7 +18,7 @@ from pgsluice.replicator.membership.membership import (
 )
 from pgsluice.replicator.snapshot.copy_state import CopyCause
 from pgsluice.replicator.source.publication import Publication, check_identity, find_publication, gone
-from pgsluice.replicator.source.source import Source, attached_partitions, hold_rows, partition_changes, read_partitions
+from pgsluice.replicator.source.source import Partition, Source, attached_partitions, partition_changes, read_partitions
 from pgsluice.replicator.source.tables import tables_of
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
@@ -57,6 +57,16 @@ _MADE_SINCE: LiteralString = """
 log = telemetry.logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Partitions, by their oids, that were attached to a root, whose tree is ``after`` now. A copy for ``cause`` would bring the
+    targets up to date, if the partitions held rows."""
+
+    cause: CopyCause
+    oids: tuple[int, ...]
+    after: tuple[Partition, ...]
+
+
 class PublicationWatch:
     """``begin`` or ``verify`` at the start of a session; then ``verify`` now and then."""
 
@@ -74,8 +84,8 @@ class PublicationWatch:
         """Whose changes go into the stream."""
         self.is_altered = False
         """Whether the last look found what ``GroupPublication.bring`` mends: somebody altered what is published of tables."""
-        self.attached: dict[int, CopyCause] = {}
-        """Roots, by oid, whose rows a copy would bring up to date; whoever has them copied removes them."""
+        self.attached: dict[int, Attached] = {}
+        """What came to roots, by their oids; whoever has seen to it says so by ``settle_attached``."""
 
     async def begin(self, membership: Membership, publication: Publication, copied_anew: Collection[int]) -> Membership:
         """Goes on from ``membership``, which is of ``publication``. Returns it with what the catalog says beside it;
@@ -182,6 +192,18 @@ class PublicationWatch:
         )
         await store_membership(self._bucket, self._membership)
 
+    async def forget_tables(self, oids: Collection[int]) -> list[str]:
+        """Removes what the record holds of tables that left, but for their names, which it returns. Raises TransientError."""
+        membership = self.membership
+        names = [entry.qualified_name for entry in membership.left if entry.oid in oids]
+        self._membership = replace(
+            membership,
+            left=tuple(entry for entry in membership.left if entry.oid not in oids),
+            former=tuple(dict.fromkeys([*membership.former, *names])),
+        )
+        await store_membership(self._bucket, self._membership)
+        return names
+
     async def _remember(self, membership: Membership) -> None:
         """A broker that does not answer costs no session: the next look finds what this one found."""
         try:
@@ -193,24 +215,38 @@ class PublicationWatch:
         """With the trees as they are, and what changed in them."""
         roots = [member.oid for member in membership.members if member.kind == "p"]
         trees = await read_partitions(self._source, roots)
+        known = {(entry.oid, entry.reason) for entry in membership.partition_changes}
         found, members = [], []
         for member in membership.members:
             before, after = member.partitions, trees.get(member.oid)
-            is_told = before is not None and after is not None and member.oid not in copied_anew
-            attached = attached_partitions(before or (), after or ()) if is_told else []
-            if attached and await hold_rows(self._source, [each.oid for each in attached]):
-                names = ", ".join(each.name for each in attached)
-                reason = f"a partition that may hold rows was attached: {names}"
-                self.attached[member.oid] = CopyCause(member.schema, member.table, parse_lsn(lsn), reason)
-            for change in partition_changes(before or (), after or ()) if is_told else ():
-                log.warning(
-                    "partitions changed; to bring the table up to date copy it anew (--recopy)",
-                    table=member.qualified_name,
-                    change=change,
-                )
-                found.append(Break(member.oid, member.schema, member.table, lsn, now(), change))
+            if before is not None and after is not None and member.oid not in copied_anew:
+                for change in partition_changes(before, after):
+                    if (member.oid, change) not in known:
+                        log.warning(
+                            "partitions changed", table=member.qualified_name, change=change, remedy=self._partition_remedy
+                        )
+                        found.append(Break(member.oid, member.schema, member.table, lsn, now(), change))
+                if self.wishes.copies and (attached := attached_partitions(before, after)):
+                    names, oids = ", ".join(each.name for each in attached), tuple(each.oid for each in attached)
+                    reason = f"a partition that may hold rows was attached: {names}"
+                    cause = CopyCause(member.schema, member.table, parse_lsn(lsn), reason)
+                    self.attached[member.oid] = Attached(cause, oids, after)
+                    after = before  # until it is seen to, also by the next process
             members.append(member if after is None else replace(member, partitions=after))
         return replace(membership, members=tuple(members), partition_changes=(*membership.partition_changes, *found))
+
+    @property
+    def _partition_remedy(self) -> str:
+        if self.wishes.copies:
+            return "one that was attached with rows has the table copied again; else say 'pgsluice tables recopy'"
+        return "to bring the table up to date copy it anew"
+
+    async def settle_attached(self, oid: int) -> None:
+        """What was attached to this root is seen to. Raises TransientError."""
+        after = self.attached.pop(oid).after
+        members = [replace(each, partitions=after) if each.oid == oid else each for each in self.membership.members]
+        self._membership = replace(self.membership, members=tuple(members))
+        await store_membership(self._bucket, self._membership)
 
     async def _with_newcomers(self, membership: Membership) -> Membership:
         """With the tables that a pattern matches and that are not followed."""

@@ -23,7 +23,7 @@ from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.membership.wanted_tables import WantedTables, find_wanted, load_wishes
 from pgsluice.replicator.snapshot.copy_state import CopyWishes
 from pgsluice.replicator.source.publication import Publication, check_fit, find_publication, gone
-from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.source import Source, hold_rows
 from pgsluice.replicator.source.tables import SourceTable, check_publisher, check_replica_identity, matching_tables, tables_of
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
@@ -123,7 +123,7 @@ class TableChanges:
         wanted = await find_wanted(source, run.names, wishes, self._watch.membership, run.settings.publish)
         applied = AppliedChanges(wanted)
         staying = {table.oid: table for table in wanted.tables if table.oid in members}
-        await self._mend_partitions()
+        await self._mend_partitions(source)
         await self._take_up([table for oid, table in staying.items() if oid in again], again)
         self._begin(again & members)
         if members - staying.keys() or again & members or self._watch.is_altered:
@@ -141,13 +141,14 @@ class TableChanges:
             await track_definitions(source, run.names, wishes.patterns, self._role, members, run.settings.retry.source)
         return applied
 
-    async def _mend_partitions(self) -> None:
-        """Has the roots copied again of which partitions came with rows, where nothing else does so."""
-        attached, copy = dict(self._watch.attached), self._run.copy
-        if attached and copy is not None and self._run.settings.recopy_altered and not self._role:
-            await copy.copy_again({oid: cause for oid, cause in attached.items() if oid in self._watch.membership.oids})
-        for oid in attached:
-            self._watch.attached.pop(oid, None)
+    async def _mend_partitions(self, source: Source) -> None:
+        """Has the roots copied again to which partitions with rows were attached, where nothing else does so."""
+        copy, watch = self._run.copy, self._watch
+        mends = copy is not None and self._run.settings.recopy_altered and not self._role
+        for oid, attached in list(watch.attached.items()):
+            if copy is not None and mends and oid in watch.membership.oids and await hold_rows(source, attached.oids):
+                await copy.copy_again({oid: attached.cause})
+            await watch.settle_attached(oid)
 
     async def _leave(self, source: Source, members: frozenset[int], staying: list[SourceTable]) -> dict[int, PgsluiceError]:
         """Brings the publication to ``staying``; each table that cannot leave now alone stays. Returns why."""

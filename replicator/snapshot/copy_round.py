@@ -11,7 +11,7 @@ from functools import partial
 from nats.aio.client import Client
 
 from pgsluice.replicator.retention import RunningCopyRetention
-from pgsluice.replicator.snapshot.copy_state import begin_attempt
+from pgsluice.replicator.snapshot.copy_state import begin_attempt, dropped
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeRequest
 from pgsluice.replicator.snapshot.export import ExportedSnapshot, SnapshotKeeper
 from pgsluice.replicator.snapshot.held_ranges import HeldRanges
@@ -25,11 +25,10 @@ from pgsluice.replicator.source.catalog import CopiedTable, read_tables
 from pgsluice.replicator.source.inheritance import heirs_left_out
 from pgsluice.replicator.tasks import run_until_first
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.ledger import Phase, Retry, TableRecord, now
+from pgsluice.shared.broker.ledger import Phase, TableRecord, now
 from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.config.copy_settings import CopySettings
 from pgsluice.shared.config.settings import ReplicatorSettings
-from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.preflight.finding import listed
 from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.position import format_lsn
@@ -109,7 +108,7 @@ class Round:
         return await SnapshotKeeper.export_at_slot(self._settings.source, self._settings.slot_timeout_s)
 
     async def _plan(self, keeper: SnapshotKeeper) -> list[CopiedTable]:
-        """The tables that can be copied; the others are errored."""
+        """The tables that can be copied; the others are errored, and those that are gone have left."""
         oids = list(self._copied)
         read = await read_tables(keeper.source, self._prepared.names, oids, self._prepared.facts.major_version)
         for name, heirs in await heirs_left_out(keeper.source, oids, [record.oid for record in self._progress.records]):
@@ -119,8 +118,8 @@ class Round:
                 self._progress.note_errored(table.table.oid, table.obstacle)
         for oid in set(oids) - {table.table.oid for table in read}:
             if (record := self._progress.get(oid)) is not None:
-                error = TerminalError(f"table {record.qualified_name} does not exist any more", "take it out of tables")
-                self._progress.note_errored(oid, error, Retry.NONE)
+                log.info("a table was dropped before it was copied", table=record.qualified_name)
+                self._progress.put(dropped(record))
         return [table for table in read if table.obstacle is None]
 
     async def _copy_tables(

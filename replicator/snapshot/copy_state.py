@@ -118,6 +118,11 @@ def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
     return kept.enter(Phase.LEFT, error=fact, remedy=remedy)
 
 
+def dropped(record: TableRecord) -> TableRecord:
+    """The record of a table that is gone before it could be copied."""
+    return without_copy(record).enter(Phase.LEFT, error="it was dropped at the source", remedy="")
+
+
 def without_copy(record: TableRecord) -> TableRecord:
     """As if it had never been copied, but that the target may hold rows of it."""
     return replace(

@@ -101,7 +101,7 @@ async def read_partitions(source: Source, roots: Collection[int]) -> dict[int, t
 
 
 async def hold_rows(source: Source, oids: Collection[int]) -> bool:
-    """Whether one of these tables has pages, or nobody may look at one now."""
+    """Whether one of these tables has pages, or nobody may look at one now. Nobody else may use the connection."""
     doing = "looking at partitions"
     try:
         async with source.transaction(doing):

@@ -68,7 +68,7 @@ class Retry(enum.StrEnum):
     """What becomes of a table that is ERRORED by itself."""
 
     NONE = "none"
-    """Nothing: it cannot be copied any more."""
+    """Nothing: it cannot be copied any more. An earlier version said so of tables that were dropped."""
     MANUAL = "manual"
     """Nothing before a person has removed the cause and asks for it."""
     TIMED = "timed"

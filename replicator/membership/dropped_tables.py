@@ -1,0 +1,48 @@
+"""Tables that were dropped at the source are forgotten by themselves, once neither stream holds anything of them.
+
+Whoever reads a stream from its begin has to know by the ledger what a copy holds and what nobody applies; what is not there needs
+no record. Only their names are kept: targets may hold their rows, and a table that takes such a name is copied into an emptied
+one.
+"""
+
+from __future__ import annotations
+
+from pgsluice.replicator.membership.publication_watch import PublicationWatch
+from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
+from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.tables import tables_of
+from pgsluice.shared import telemetry
+from pgsluice.shared.broker.ledger import Phase
+from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.wire.message import MessageHeaders
+from pgsluice.shared.wire.position import LSN, parse_lsn
+
+log = telemetry.logger(__name__)
+
+
+async def forget_dropped(source: Source, stream: ChangeStream, watch: PublicationWatch, copy: PreparedCopy | None) -> None:
+    """Raises TransientError when source or broker do not answer."""
+    records = [] if copy is None else [each for each in (await copy.ledger.load()).tables.values() if each.phase is Phase.LEFT]
+    left = {entry.oid: parse_lsn(entry.lsn) for entry in watch.membership.left}
+    oids = left.keys() | {record.oid for record in records}
+    gone = oids - {table.oid for table in await tables_of(source, oids)} if oids else set()
+    if not gone:
+        return
+    begin, copied = await _begin_of(stream), 0 if copy is None else (await copy.stream_state()).first_sequence
+    over = {oid for oid in gone if left.get(oid, LSN(0)) < begin}
+    over -= {
+        record.oid for record in records if record.last_sequence >= copied or (record.lsn and parse_lsn(record.lsn) >= begin)
+    }
+    if not over:
+        return
+    if copy is not None:
+        await copy.forget([record.oid for record in records if record.oid in over])
+    names = await watch.forget_tables(over)
+    log.info("dropped tables are forgotten: the streams hold nothing of them", tables=",".join(names))
+
+
+async def _begin_of(stream: ChangeStream) -> LSN:
+    """Every change in the stream commits there or later."""
+    state = await stream.state()
+    first = None if state is None else await stream.message(state.first_sequence)
+    return LSN(0) if first is None else MessageHeaders.decode(first.headers).first.commit_lsn

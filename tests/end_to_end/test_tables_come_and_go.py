@@ -1,0 +1,70 @@
+"""Many tables come, go and come again as others under a group that follows them all: each ends equal."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.end_to_end.group_under_test import GroupUnderTest, configuration
+from tests.servers import Database, NatsServer, PostgresServer
+from tests.waiting import wait_until
+
+TABLES = 16
+DEADLINE_S = 240.0
+
+
+def walk(source: Database, number: int) -> None:
+    """A table comes with rows, is written to, goes, and comes again with other columns and rows."""
+    name = f"walker_{number}"
+    source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+    source.execute(f"INSERT INTO {name} SELECT n, 'first' FROM generate_series(1, 25) n")
+    source.execute(f"UPDATE {name} SET v = 'updated' WHERE id < 5")
+    source.execute(f"DROP TABLE {name}")
+    source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, w numeric, v text)")
+    source.execute(f"INSERT INTO {name} SELECT n, n / 10.0, 'second' FROM generate_series(101, 125) n")
+    source.execute(f"DELETE FROM {name} WHERE id > 120; INSERT INTO {name} VALUES (200, 1.5, 'last')")
+
+
+def rows(database: Database, table: str) -> list[tuple[object, ...]] | None:
+    """None where there is no such table."""
+    if database.execute("SELECT to_regclass(%s) IS NULL", [table]) == [(True,)]:
+        return None
+    return database.execute(f"SELECT * FROM {table} ORDER BY 1")
+
+
+def unequal(source: Database, target: Database, tables: list[str]) -> list[str]:
+    return [table for table in tables if rows(source, table) != rows(target, table)]
+
+
+def test_tables_that_are_made_again_while_others_join_each_end_equal(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    source, target = source_database, target_database
+    source.execute("CREATE TABLE stays (id int PRIMARY KEY, v text); INSERT INTO stays VALUES (1, 'a')")
+    modes = {"track-ddl": True, "copy-and-stream": True, "tables": "*.*", "check-interval": "2s"}
+    names = ["stays", *(f"walker_{number}" for number in range(TABLES))]
+    with GroupUnderTest(configuration(group, source, target, nats_server, **modes)) as running:
+        wait_until(lambda: not unequal(source, target, ["stays"]), deadline_s=DEADLINE_S, what="the copy")
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda number: walk(source, number), range(TABLES)))
+        source.execute("INSERT INTO stays VALUES (2, 'b')")
+        try:
+            wait_until(lambda: not unequal(source, target, names), deadline_s=DEADLINE_S, what="equal tables", interval_s=0.5)
+        except AssertionError:
+            raise AssertionError(f"unequal: {unequal(source, target, names)}") from None
+        assert running.replicator.is_running
+        assert "a table is not replicated" not in running.replicator.log()
+
+
+def test_more_tables_than_the_server_has_locks_are_published(
+    target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    """Their copy is not what is shown here, so the group only streams."""
+    few = {"max_locks_per_transaction": "10", "max_connections": "20"}
+    with PostgresServer(few) as server:
+        source = server.create_database("source")
+        for start in range(0, 500, 50):
+            source.execute(";".join(f"CREATE TABLE many_{number} (id int PRIMARY KEY)" for number in range(start, start + 50)))
+        keys = configuration(group, source, target_database, nats_server, tables="public.*")
+        with GroupUnderTest(keys) as running:
+            running.replicator.wait_for_log("replicating")
+            assert source.execute("SELECT count(*) FROM pg_publication_tables") == [(500,)]
