@@ -111,10 +111,12 @@ class TableChanges:
                 await check_publisher(source, [table], creates=False)
         else:
             check_fit(publication, [table])
+        if without_copy:
+            return True
         joining = choose_joining(membership, [table], self._watch.wishes)
-        if joining.refused and not without_copy:
+        if joining.refused:
             raise joining.refused[0][1]
-        return without_copy or bool(joining.tables)
+        return bool(joining.tables)
 
     async def _apply(self, source: Source, again: frozenset[int]) -> AppliedChanges:
         run, before = self._run, self._watch.wishes

@@ -13,11 +13,14 @@ DEADLINE_S = 240.0
 
 
 def walk(source: Database, number: int) -> None:
-    """A table comes with rows, is written to, goes, and comes again with other columns and rows."""
+    """A table comes with rows, is written to, goes as soon as it is published, and comes again with other columns and rows. The
+    others join meanwhile."""
     name = f"walker_{number}"
+    published = f"SELECT FROM pg_publication_tables WHERE tablename = '{name}'"
     source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
     source.execute(f"INSERT INTO {name} SELECT n, 'first' FROM generate_series(1, 25) n")
     source.execute(f"UPDATE {name} SET v = 'updated' WHERE id < 5")
+    wait_until(lambda: source.execute(published), deadline_s=DEADLINE_S, what="its publication")
     source.execute(f"DROP TABLE {name}")
     source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, w numeric, v text)")
     source.execute(f"INSERT INTO {name} SELECT n, n / 10.0, 'second' FROM generate_series(101, 125) n")
@@ -44,7 +47,7 @@ def test_tables_that_are_made_again_while_others_join_each_end_equal(
     names = ["stays", *(f"walker_{number}" for number in range(TABLES))]
     with GroupUnderTest(configuration(group, source, target, nats_server, **modes)) as running:
         wait_until(lambda: not unequal(source, target, ["stays"]), deadline_s=DEADLINE_S, what="the copy")
-        with ThreadPoolExecutor(4) as threads:
+        with ThreadPoolExecutor(TABLES) as threads:
             list(threads.map(lambda number: walk(source, number), range(TABLES)))
         source.execute("INSERT INTO stays VALUES (2, 'b')")
         try:

@@ -7,9 +7,11 @@ has had time. A statement that PostgreSQL refuses changes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import ClassVar
 
 import psycopg
 from hypothesis import strategies as st
@@ -68,18 +70,25 @@ class World:
 
 
 class TableWalk(RuleBasedStateMachine):
-    """``make_group`` is set before it runs."""
+    """``make_group`` and ``has_own`` are set before it runs: whether the publication is the group's own."""
 
     make_group: MakeGroup
+    has_own: bool
+    steps: ClassVar[Counter[str]] = Counter()
+    """How often each kind of statement was carried out, by its first words."""
 
     def __init__(self) -> None:
         super().__init__()
         self.numbers: Iterator[int] = count(1)
-        self.world: World
+        self.world = World(self.has_own)
         self.group: StreamingGroup
 
-    @initialize(has_own=st.booleans(), track_ddl=st.booleans())
-    def begin(self, has_own: bool, track_ddl: bool) -> None:
+    @initialize(number=st.integers(0, 99))
+    def begin(self, number: int) -> None:
+        """``number`` is 0 in the first example, the simplest that there is: it walks nowhere, and costs no group."""
+        if number == 0:
+            return
+        has_own, track_ddl = self.has_own, number % 2 == 0
         self.world = World(has_own, published_schemas=set() if has_own else {"s1"})
         keys = {"tables": f"t,{OWN_SCHEMA}.*"} if has_own else {"tables": [], "publication": "chosen"}
         self.group = self.make_group(track_ddl=track_ddl, **keys)
@@ -88,8 +97,8 @@ class TableWalk(RuleBasedStateMachine):
         self.group.source.execute(f"CREATE TABLE {ROOT} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id)")
         self.group.source.execute(f"CREATE TABLE s1.root_0 PARTITION OF {ROOT} FOR VALUES FROM (0) TO (1000)")
         self.group.source.execute(f"INSERT INTO {ROOT} VALUES (1, 'born')")
-        self.create("w0", "s1", 10)
-        self.create("w1", "s2", 10)
+        for name, schema in zip(NAMES, ("s1", "s2", "s1", "s3"), strict=False):
+            self.create(name, schema, 10)
         if not has_own:
             options = "WITH (publish_via_partition_root = true)"
             self.group.source.execute(f"CREATE PUBLICATION chosen FOR TABLE t, {ROOT}, TABLES IN SCHEMA s1 {options}")
@@ -108,7 +117,7 @@ class TableWalk(RuleBasedStateMachine):
     def create(self, name: str, schema: str, rows: int) -> None:
         """Or, where there is such a table, dropped and made again, with a column of another name."""
         first, before = next(self.numbers) * 1000, self.world.tables.get(name)
-        if before is not None and before.is_attached:
+        if not hasattr(self, "group") or (before is not None and before.is_attached):
             return
         dropping = "" if before is None else f"DROP TABLE {before.qualified_name};"
         values = f"INSERT INTO {schema}.{name} SELECT n, 'v' || n FROM generate_series({first}, {first + rows - 1}) n"
@@ -182,7 +191,7 @@ class TableWalk(RuleBasedStateMachine):
             if returns and self.tried(f"ALTER PUBLICATION chosen {verbs[1]} TABLE {table.qualified_name}"):
                 self.world.tables[name] = table
 
-    @precondition(lambda self: not self.world.has_own)
+    @precondition(lambda self: not self.world.has_own and self.world.tables)
     @rule(wanted=st.lists(names, unique=True, max_size=3), schema=st.sampled_from([(), ("s1",), ("s2", "s1"), ("s3",)]))
     def set_the_publication(self, wanted: list[str], schema: tuple[str, ...]) -> None:
         tables = [table for name in wanted if (table := self.world.tables.get(name)) is not None and not table.is_attached]
@@ -242,12 +251,14 @@ class TableWalk(RuleBasedStateMachine):
             self.world.tables[name] = replace(table, is_logged=not table.is_logged)
             self.settle()
 
+    @precondition(lambda self: self.world.tables)
     @rule(kills=st.booleans())
     def restart(self, kills: bool) -> None:
         if kills:
             self.group.process.kill()
         self.group.restart()
 
+    @precondition(lambda self: self.world.tables)
     @rule()
     def settle(self) -> None:
         """Waits until the group holds what it has to."""
@@ -262,6 +273,7 @@ class TableWalk(RuleBasedStateMachine):
             self.group.source.execute(statements)
         except psycopg.Error:
             return False
+        self.steps[" ".join(statements.removeprefix("BEGIN; ").split()[:2])] += 1
         return True
 
     def differences(self) -> list[str]:

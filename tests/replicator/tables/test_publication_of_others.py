@@ -3,11 +3,14 @@ changes count; whatever way one goes, it alone leaves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
+from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Phase, TableRecord
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
 from tests.replicator.tables.conftest import MakeGroup
 from tests.replicator.tables.streaming_group import StreamingGroup
 from tests.waiting import wait_until
@@ -115,7 +118,7 @@ def choosing(make_shared_group: MakeGroup) -> Iterator[StreamingGroup]:
 
 def test_a_table_that_an_administrator_adds_and_tables_does_not_name_is_left_out_until_it_does(choosing: StreamingGroup) -> None:
     group = choosing
-    oid = group.source.execute("SELECT 'unwanted'::regclass::oid::bigint")[0][0]
+    oid = oid_of(group, "unwanted")
     group.source.execute("ALTER PUBLICATION chosen ADD TABLE unwanted")
     group.source.execute(
         "BEGIN; INSERT INTO t VALUES (11, 'a'); INSERT INTO unwanted VALUES (11, 'b'); TRUNCATE unwanted; COMMIT"
@@ -125,7 +128,7 @@ def test_a_table_that_an_administrator_adds_and_tables_does_not_name_is_left_out
     group.source.execute("INSERT INTO unwanted VALUES (12, 'c'); INSERT INTO t VALUES (12, 'd')")
     check_equal(group, "t")
     assert group.table("unwanted") is None
-    assert group.changes_of(int(oid)) == 0
+    assert group.changes_of(oid) == 0
     group.reconfigure(tables="t,unwanted")
     group.wait_for_copy("unwanted")
     group.insert("unwanted", 21, 23)
@@ -149,7 +152,7 @@ def test_a_table_that_takes_over_a_wanted_name_by_renaming_is_copied_in_its_plac
     group = own
     group.source.execute("BEGIN; ALTER TABLE orders RENAME TO orders_old; ALTER TABLE orders_new RENAME TO orders; COMMIT")
     group.source.execute("INSERT INTO orders VALUES (11, 'new'); INSERT INTO orders_old VALUES (12, 'old')")
-    oid = group.source.execute("SELECT 'orders'::regclass::oid::bigint")[0][0]
+    oid = oid_of(group, "orders")
     group.wait_for_table("orders", lambda record: record.oid == oid and record.phase is Phase.FINISHED_COPY, "the copy")
     group.insert("orders", 13, 14)
     check_equal(group, "orders")
@@ -170,3 +173,82 @@ def test_what_somebody_does_to_the_group_s_own_publication_costs_a_copy_of_that_
     assert group.table("t") is not None
     assert group.wait_for_copy("t").attempt == 1
     assert (group.table("stranger"), group.table("one")) == (None, None)
+
+
+def test_a_dropped_table_is_forgotten_once_the_streams_hold_nothing_of_it(make_group: MakeGroup) -> None:
+    """But for its name: one that takes it is copied into an emptied table."""
+    group = make_group(tables="t,passes,never")
+    for table in ("passes", "never"):
+        group.create(table, 5)
+    with group.running():
+        for table in ("t", "passes", "never"):
+            group.wait_for_copy(table)
+        group.source.execute("DROP TABLE passes")
+        group.wait_for_table("passes", is_left, "the end")
+        group.insert("t", 11, 12)
+        group.wait_until_published()
+        asyncio.run(empty_streams(group))
+        wait_until(lambda: group.table("passes") is None, what="the end of what is known of the table")
+        assert "public.passes" not in group.listed()
+        assert "ERROR" not in group.process.log()
+        group.create("passes", 3)
+        assert group.wait_for_copy("passes", attempt=2).rows == 3
+
+
+async def empty_streams(group: StreamingGroup) -> None:
+    """As retention does, but for the newest change."""
+    async with connected(group.nats.settings(), "test") as client:
+        for stream, kept in ((ChangeStream(client, group.names), 1), (SnapshotStream(client, group.names), 0)):
+            state = await stream.state()
+            assert state is not None
+            await stream.purge_up_to(state.last_sequence - kept)
+
+
+def test_a_group_that_only_streams_follows_what_is_made_in_a_published_schema_and_leaves_out_what_comes_with_rows(
+    make_group: MakeGroup,
+) -> None:
+    group = make_group(tables=[], publication="chosen", copy_and_stream=False)
+    source = group.source
+    source.execute("CREATE SCHEMA s1; CREATE SCHEMA s2")
+    for table in ("s2.moved", "s1.leaves", "added"):
+        group.create(table, 10)
+    source.execute("CREATE PUBLICATION chosen FOR TABLE t, TABLES IN SCHEMA s1")
+    oids = {table: oid_of(group, table) for table in ("s2.moved", "added", "t", "s1.leaves")}
+    with group.running() as process:
+        seen_at = group.membership().seen_at
+        wait_until(lambda: group.membership().seen_at > seen_at, what="another look")
+        source.execute("BEGIN; CREATE TABLE s1.born (id bigint PRIMARY KEY, v text); INSERT INTO s1.born VALUES (1, 'a'); COMMIT")
+        source.execute("ALTER TABLE s2.moved SET SCHEMA s1; INSERT INTO s1.moved VALUES (11, 'a')")
+        source.execute("ALTER PUBLICATION chosen ADD TABLE added; INSERT INTO added VALUES (11, 'a')")
+        source.execute("ALTER TABLE s1.leaves SET SCHEMA s2; INSERT INTO t VALUES (11, 'a')")
+        for table in ("s1.moved", "public.added"):
+            process.wait_for_log(f"is missing at the targets  table={table}")
+        process.wait_for_log("somebody took it out of the publication")
+        group.restart()
+        source.execute("INSERT INTO s1.born VALUES (2, 'b'); INSERT INTO s1.moved VALUES (12, 'b')")
+        source.execute("INSERT INTO added VALUES (12, 'b'); INSERT INTO t VALUES (12, 'b')")
+        found = {table: group.changes_of(oid) for table, oid in oids.items()}
+        assert found == {"s2.moved": 0, "added": 0, "t": 2, "s1.leaves": 0}
+        assert group.changes_of(oid_of(group, "s1.born")) == 2
+        group.ordered("add", "--without-copy", "added")
+        source.execute("INSERT INTO added VALUES (13, 'c')")
+        assert group.changes_of(oids["added"]) == 1
+
+
+def oid_of(group: StreamingGroup, table: str) -> int:
+    [(oid,)] = group.source.execute(f"SELECT '{table}'::regclass::oid::bigint")
+    return int(str(oid))
+
+
+def test_a_table_that_tables_names_and_an_administrator_takes_out_stops_nobody_at_the_next_start(make_group: MakeGroup) -> None:
+    group = make_group(tables="t,u", publication="chosen", copy_and_stream=False)
+    group.create("u", 3)
+    group.source.execute("CREATE PUBLICATION chosen FOR TABLE t, u")
+    with group.running() as process:
+        group.source.execute("ALTER PUBLICATION chosen DROP TABLE u")
+        process.wait_for_log("somebody took it out of the publication")
+        for _ in range(2):
+            group.restart()
+            process.wait_for_log("does not publish public.u")
+        group.insert("t", 11, 12)
+        assert group.changes_of(oid_of(group, "t")) == 2
