@@ -30,7 +30,7 @@ def walk(make_group: MakeGroup, has_own: bool, examples: int, steps: int, first_
     print(f"{TableWalk.steps.total()} statements: {dict(TableWalk.steps)}")
 
 
-@pytest.mark.parametrize(("has_own", "number"), [(False, 1), (True, 1)], ids=["an administrator's publication", "its own"])
+@pytest.mark.parametrize(("has_own", "number"), [(False, 2), (True, 1)], ids=["an administrator's publication", "its own"])
 def test_whatever_way_tables_go_the_group_holds_what_it_has_to(make_shared_group: MakeGroup, has_own: bool, number: int) -> None:
     """The same walks in each run."""
     walk(make_shared_group, has_own, 3, 12, number)
