@@ -49,6 +49,10 @@ class FollowedTables:
             self._ends[_OID.pack(oid)] = end
             self.version += 1
 
+    def end_of(self, oid: int) -> LSN:
+        """Where the table was known to have left; above any other LSN for one that is followed, or that never left."""
+        return _EVER if self._ends is None else self._ends.get(_OID.pack(oid), _EVER)
+
     def has(self, oid: int) -> bool:
         """Whether it is followed from now on."""
         return self._ends is None or self._ends.get(_OID.pack(oid)) == _EVER

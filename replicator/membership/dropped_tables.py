@@ -15,28 +15,34 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.wire.message import MessageHeaders
-from pgsluice.shared.wire.position import LSN, parse_lsn
+from pgsluice.shared.wire.position import LSN
 
 log = telemetry.logger(__name__)
 
 
 async def forget_dropped(source: Source, stream: ChangeStream, watch: PublicationWatch, copy: PreparedCopy | None) -> None:
     """Raises TransientError when source or broker do not answer."""
-    records = [] if copy is None else [each for each in (await copy.ledger.load()).tables.values() if each.phase is Phase.LEFT]
-    left = {entry.oid: parse_lsn(entry.lsn) for entry in watch.membership.left}
-    oids = left.keys() | {record.oid for record in records}
+    records = {} if copy is None else (await copy.ledger.load()).tables
+    left = {entry.oid for entry in watch.membership.left}
+    oids = left | {oid for oid, record in records.items() if record.phase is Phase.LEFT}
     gone = oids - {table.oid for table in await tables_of(source, oids)} if oids else set()
     if not gone:
         return
     begin, copied = await _begin_of(stream), 0 if copy is None else (await copy.stream_state()).first_sequence
-    over = {oid for oid in gone if left.get(oid, LSN(0)) < begin}
-    over -= {
-        record.oid for record in records if record.last_sequence >= copied or (record.lsn and parse_lsn(record.lsn) >= begin)
-    }
+
+    def is_over(oid: int) -> bool:
+        """Whether the streams hold nothing of the table, and nothing of it is to come."""
+        record = records.get(oid)
+        if record is not None and (record.phase is not Phase.LEFT or record.last_sequence >= copied):
+            return False
+        may_have_changes = oid in left or (record is not None and record.lsn != "")
+        return not may_have_changes or watch.followed.end_of(oid) < begin
+
+    over = set(filter(is_over, gone))
     if not over:
         return
     if copy is not None:
-        await copy.forget([record.oid for record in records if record.oid in over])
+        await copy.forget([oid for oid in records if oid in over])
     names = await watch.forget_tables(over)
     log.info("dropped tables are forgotten: the streams hold nothing of them", tables=",".join(names))
 

@@ -130,6 +130,7 @@ class TableChanges:
         self._begin(again & members)
         if members - staying.keys() or again & members or self._watch.is_altered:
             applied.refused.update(await self._leave(source, members, list(staying.values())))
+        await self._let_strays_go(wanted)
         joined = False
         for table in wanted.tables:
             if table.oid in members or self._waits_for_retry(table, again):
@@ -138,7 +139,6 @@ class TableChanges:
                 joined |= await self._join(source, table, again)
             except (LockTimeoutError, UsageError, TerminalError) as error:
                 applied.refused[table.oid] = error
-        await self._let_strays_go(wanted)
         if self._role and (joined or before.patterns != wishes.patterns):
             await track_definitions(source, run.names, wishes.patterns, self._role, members, run.settings.retry.source)
         return applied

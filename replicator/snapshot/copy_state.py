@@ -118,6 +118,14 @@ def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
     return kept.enter(Phase.LEFT, error=fact, remedy=remedy)
 
 
+def replaced_by(changed: Collection[TableRecord], content: LedgerContent) -> list[TableRecord]:
+    """Records of tables that left, and whose places at the targets those in ``changed`` take: what their copies held counts no
+    more. A worker that is behind applies copied rows first, and would apply changes of the former table to the later one."""
+    oids, names = {record.oid for record in changed}, {record.qualified_name for record in changed}
+    left = [record for record in content.tables.values() if record.phase is Phase.LEFT and record.oid not in oids]
+    return [leave(record, is_replaced=True) for record in left if record.lsn and record.qualified_name in names]
+
+
 def dropped(record: TableRecord) -> TableRecord:
     """The record of a table that is gone before it could be copied."""
     return without_copy(record).enter(Phase.LEFT, error="it was dropped at the source", remedy="")

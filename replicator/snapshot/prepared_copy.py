@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from pgsluice.replicator.snapshot.copy_state import CopyCause, CopyWishes, anew, leave, resume_copy, without_copy
+from pgsluice.replicator.snapshot.copy_state import CopyCause, CopyWishes, anew, leave, replaced_by, resume_copy, without_copy
 from pgsluice.replicator.snapshot.table_progress import TableProgress
 from pgsluice.replicator.source.source import SourceFacts
 from pgsluice.replicator.source.tables import SourceTable
@@ -69,14 +69,17 @@ class PreparedCopy:
 
     async def take_up(self, tables: Collection[SourceTable], wishes: CopyWishes) -> None:
         """Writes into the ledger which of ``tables`` are to be copied, being new to it or asked for again. To be called before
-        anything of a new one can be published; ``begin`` has them copied."""
+        anything of a new one can be published; ``begin`` has them copied. A table whose name one of them has now left before."""
         async with self._changing:
             await self.progress.write()
-            changed = resume_copy(await self.ledger.load(), tables, wishes).changed
+            content = await self.ledger.load()
+            changed = resume_copy(content, tables, wishes).changed
             if changed:
                 await self._run_on()
             for record in changed:
                 self.held.add(record.oid)
+                self.progress.put(record)
+            for record in replaced_by(changed, content):
                 self.progress.put(record)
             await self.progress.write()
 

@@ -58,6 +58,34 @@ def test_tables_that_are_made_again_while_others_join_each_end_equal(
         assert "a table is not replicated" not in running.replicator.log()
 
 
+def test_a_worker_that_is_behind_takes_nothing_of_the_table_that_had_the_name_before(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    """Its copies are applied before its changes."""
+    source, target = source_database, target_database
+    names = ["stays", "remade", "renamed"]
+    for name in (*names, "other"):
+        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        source.execute(f"INSERT INTO {name} SELECT n, 'first' FROM generate_series(1, 10) n")
+    modes = {"copy-and-stream": True, "tables": ",".join(names), "check-interval": "1s"}
+    with GroupUnderTest(configuration(group, source, target, nats_server, **modes)) as running:
+        wait_until(lambda: not unequal(source, target, names), deadline_s=DEADLINE_S, what="the copy")
+        running.worker.terminate()
+        assert running.worker.wait() == 0
+        for name in ("remade", "renamed"):
+            source.execute(f"UPDATE {name} SET v = 'late' WHERE id < 8; INSERT INTO {name} VALUES (99, 'late')")
+        source.execute("BEGIN; DROP TABLE remade; CREATE TABLE remade (id int PRIMARY KEY, v text); COMMIT")
+        source.execute("INSERT INTO remade VALUES (3, 'new'), (4, 'new')")
+        source.execute("BEGIN; ALTER TABLE renamed RENAME TO away; ALTER TABLE other RENAME TO renamed; COMMIT")
+        source.execute("UPDATE renamed SET v = 'new' WHERE id < 3")
+        said = running.replicator.log
+        wait_until(lambda: said().count("table is copied") == 5, deadline_s=DEADLINE_S, what="the copies")
+        running.worker.start()
+        source.execute("INSERT INTO stays VALUES (11, 'last')")
+        wait_until(lambda: not unequal(source, target, ["stays"]), deadline_s=DEADLINE_S, what="the changes")
+        wait_until(lambda: not unequal(source, target, names), deadline_s=30, what="equal tables", interval_s=0.5)
+
+
 def test_more_tables_than_the_server_has_locks_are_published(
     target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
