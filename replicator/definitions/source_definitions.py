@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
+from pgsluice.replicator.assembler import LEFT_OUT
 from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.history import History, Version
 from pgsluice.replicator.definitions.store import HistoryStore
@@ -48,7 +49,7 @@ from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FORGERY_LOG_INTERVAL_S = 60.0
 TOKEN_INTERVAL_S = 1.0
-FORGED = b""
+FORGED = LEFT_OUT
 """What ``take`` returns for a forged message."""
 
 log = telemetry.logger(__name__)

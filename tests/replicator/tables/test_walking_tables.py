@@ -37,7 +37,7 @@ def test_whatever_way_tables_go_the_group_holds_what_it_has_to(make_shared_group
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("has_own", [False, True], ids=["an administrator's publication", "its own"])
 def test_whatever_way_tables_go_for_hours(make_shared_group: MakeGroup, has_own: bool) -> None:
     walk(make_shared_group, has_own, 100, 40)
