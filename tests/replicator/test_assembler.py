@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, LOGICAL_MESSAGE, Assembler, Message, Published
+from pgsluice.replicator.assembler import COMMIT_CUT_BYTES, CUT_BYTES, LEFT_OUT, LOGICAL_MESSAGE, Assembler, Message, Published
 from pgsluice.replicator.relations import MOST_HEAD_BYTES, Relations
 from pgsluice.shared.errors import HistoryError, TerminalError, WireError
 from pgsluice.shared.wire.message import Descriptor, split_body
@@ -406,16 +406,16 @@ def test_a_definition_that_another_makes_needless_says_nothing_and_is_in_its_mes
     made = assembler()
     made.add(frames.begin(100))
     made.add(frames.insert(b"a"))
-    rows = made.add_definition(b"M1", b"M")
+    rows = made.add_definition(b"M1", supersedes=True)
     assert rows is not None
     assert kinds(rows) == "RBI"
-    assert made.add_definition(b"M2", b"M") is None
-    assert made.add_definition(b"M3", b"M") is None
+    assert made.add_definition(b"M2", supersedes=True) is None
+    assert made.add_definition(b"M3", supersedes=True) is None
     message = made.add(frames.insert(b"b"))
     assert message is not None
-    assert split_body(message.body)[1][1:] == [b"M", b"M", b"M3"]
+    assert split_body(message.body)[1][1:] == [LEFT_OUT, LEFT_OUT, b"M3"]
     assert (message.is_definition, message.first, message.last) == (True, position(100, 2), position(100, 4))
-    assert made.add_definition(b"M4", b"M") is not None
+    assert made.add_definition(b"M4", supersedes=True) is not None
     made.add(frames.commit(100))
     message = made.drained()
     assert message is None or not message.is_definition
