@@ -21,8 +21,8 @@
         rewrite       oid, schema, name, reason (pg_event_trigger_table_rewrite_reason): values changed, and no row tells
         type          oid, schema, name, type_kind (pg_type.typtype), base (of a domain, else ""), labels of an enum in their
                       order: [oid, label]. Of a composite type attributes: [number, name, type oid, type]; of a domain not_null
-                      and constraints, its checks: [oid, name]; null or without the key where it has none of these, and in
-                      messages of earlier versions. A published table uses it; messages about those tables follow
+                      and constraints, its checks: [oid, name]; null of other kinds, and without these keys in messages of
+                      earlier versions. A published table uses it; messages about those tables follow
         unknown       sqlstate: what the command did could not be told
 
 A message stands between the rows as its command stood between the statements. Behind each comes an empty message
@@ -310,7 +310,8 @@ def _event_fields(event: DefinitionEvent) -> dict[str, Any]:
 
 
 def _type_fields(event: TypeDefined) -> dict[str, Any]:
-    fields: dict[str, Any] = {
+    attributes, constraints = event.attributes, event.constraints
+    return {
         "tag": event.tag,
         "oid": event.oid,
         "schema": event.schema,
@@ -318,12 +319,10 @@ def _type_fields(event: TypeDefined) -> dict[str, Any]:
         "type_kind": event.kind,
         "base": event.base,
         "labels": [[label.oid, label.label] for label in event.labels],
+        "attributes": attributes and [[each.number, each.name, each.type_oid, each.type_name] for each in attributes],
+        "constraints": constraints and [[each.oid, each.name] for each in constraints],
+        "not_null": event.not_null,
     }
-    if event.attributes is not None:
-        fields["attributes"] = [[each.number, each.name, each.type_oid, each.type_name] for each in event.attributes]
-    if event.constraints is not None:
-        fields |= {"constraints": [[each.oid, each.name] for each in event.constraints], "not_null": event.not_null}
-    return fields
 
 
 def _table_fields(table: TableDefinition) -> dict[str, Any]:
@@ -378,7 +377,7 @@ def _type(tag: str, fields: dict[str, Any]) -> TypeDefined:
         constraints=tuple(DomainConstraint(*_values(values, _CONSTRAINT)) for values in _list(fields, "constraints"))
         if constraints
         else None,
-        not_null=constraints and bool(_of_types(fields["not_null"], _FLAG)),
+        not_null=bool(_of_types(fields.get("not_null", False), _FLAG)),
     )
 
 
