@@ -43,8 +43,8 @@ async def forget_dropped(source: Source, stream: ChangeStream, watch: Publicatio
         return
     if copy is not None:
         await copy.forget([oid for oid in records if oid in over])
-    names = await watch.forget_tables(over)
-    log.info("dropped tables are forgotten: the streams hold nothing of them", tables=",".join(names))
+    names = {*await watch.forget_tables(over), *(records[oid].qualified_name for oid in over if oid in records)}
+    log.info("dropped tables are forgotten: the streams hold nothing of them", tables=",".join(sorted(names)))
 
 
 async def _begin_of(stream: ChangeStream) -> LSN:
