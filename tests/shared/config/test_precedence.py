@@ -53,6 +53,8 @@ def sample_texts(option: Option) -> tuple[tuple[str, object], ...]:
         return tuple((operation, (operation,)) for operation in OPERATIONS)
     if option.name == "search-url":
         return tuple((url, (url,)) for url in ("https://a/", "http://b:80", "https://c/d"))
+    if option.name == "file-output-dir":
+        return tuple((place, place) for place in ("/one", "/two", "/three"))
     if option.name.endswith("kafka-brokers"):
         return tuple((address, (address,)) for address in ("a:1", "b:9092", "c:443"))
     if option.kind is Kind.NUMBER and (option.minimum or 0) > 1:
