@@ -39,6 +39,7 @@ from pgsluice.shared.pgoutput import decode_message
 from pgsluice.shared.pgoutput.decoder import begin_lsn, begin_transaction
 from pgsluice.shared.pgoutput.messages import Relation
 from pgsluice.shared.process.pulse import Pulse
+from pgsluice.shared.process.retrying import DEFAULT_POLICY, Backoff, RetryNews
 from pgsluice.shared.wire.position import LSN
 
 BYTES_PER_TURN = 256 * 1024  # received, then the event loop's other tasks have a turn
@@ -251,13 +252,26 @@ class Receiver:
     async def _publish(self, message: Message) -> None:
         self._published_at = time.monotonic()
         self._are_changes_small = len(message.body) < SMALL_CHANGE_BYTES * max(1, message.changes)
-        await self._definitions.flush(self._progress.confirmed)
+        await self._flush_definitions()
         sequence = await self._publisher.publish(message)
         self._progress.published(sequence, message.flushed)
         self._counts.messages += 1
         self._counts.changes += message.changes
         self._counts.body_bytes += len(message.body)
         self._counts.committed_at, self._counts.is_at_end = message.committed_at, False
+
+    async def _flush_definitions(self) -> None:
+        """NATS is waited for, as the publisher waits for it: the connection to the source stays."""
+        backoff, news = Backoff(DEFAULT_POLICY.nats), RetryNews()
+        while True:
+            try:
+                return await self._definitions.flush(self._progress.confirmed)
+            except TransientError as error:
+                if error.cause is not Cause.NATS or self._stopped:
+                    raise
+                if news.is_due(error):
+                    log.warning("definitions cannot be stored yet, waiting for NATS", reason=error)
+                await asyncio.sleep(backoff.next_pause_s())
 
 
 def status_interval_s(wal_sender_timeout_ms: int) -> float:
