@@ -124,6 +124,7 @@ class _Client(Client):
         self.creates_streams = settings.creates_streams
         self._needs_tls, self._is_tls_first = settings.needs_tls, settings.tls_first
         self._transport = _Transport(needs_tls=settings.needs_tls)
+        self._is_given_up = False
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         """Passes over what comes before TLS: anybody on the network path may have written it. Servers that are named there are
@@ -135,11 +136,18 @@ class _Client(Client):
 
     async def _connect_to_server(self, *given: Any) -> None:
         """Ends an attempt that goes on after ``close``, or beside the one that took its place: its cancellation was swallowed
-        (see ``_cancel``)."""
+        (see ``_cancel``), and then it says that the connection is not closed but reconnecting."""
         is_superseded = self._reconnection_task is not None and asyncio.current_task() is not self._reconnection_task
-        if self.is_closed or is_superseded:
+        if self._is_given_up or is_superseded:
             raise asyncio.CancelledError
         await super()._connect_to_server(*given)
+        if self._is_given_up:
+            self._transport.close()  # made after ``close`` closed the one before
+            raise asyncio.CancelledError
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        self._is_given_up = self._is_given_up or status == Client.CLOSED
+        await super()._close(status, do_cbs)
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
@@ -279,6 +287,9 @@ async def disconnect(client: Client) -> None:
     """Closes the connection, whether the server is there or gone. Whoever needs an answer has awaited it before."""
     with contextlib.suppress(RuntimeError, OSError, TimeoutError):  # a dead transport refuses what the client still had to write
         await asyncio.wait_for(client.close(), DISCONNECT_DEADLINE_S)
+    for task in (client._reconnection_task, client._reading_task, client._ping_interval_task, client._flusher_task):
+        if task is not None and task is not asyncio.current_task():
+            await _cancel(task)  # an attempt to reconnect that outlived ``close`` may have begun the others
 
 
 def _connect_options(settings: NatsSettings, name: str) -> dict[str, Any]:

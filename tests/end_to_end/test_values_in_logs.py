@@ -62,7 +62,9 @@ def says_no_value(*outputs: str) -> None:
 
 @pytest.fixture
 def keys(source_database: Database, target_database: Database, nats_server: NatsServer, group: str) -> dict[str, Any]:
-    return configuration(group, source_database, target_database, nats_server, **{"log-level": "debug"})
+    return configuration(
+        group, source_database, target_database, nats_server, **{"log-level": "debug", "target-disable-foreign-keys": False}
+    )
 
 
 def test_what_the_target_or_a_rule_refuses_is_quoted_nowhere(

@@ -303,7 +303,7 @@ def test_rows_that_were_stored_before_come_no_second_time(pipeline: PipelineUnde
         ("42501", RangeStatus.REFUSED),
         ("42P01", RangeStatus.REFUSED),
         ("42601", RangeStatus.REFUSED),
-        ("40001", RangeStatus.FAILED),
+        ("40001", RangeStatus.SNAPSHOT_GONE),
         ("53100", RangeStatus.FAILED),
         ("53200", RangeStatus.FAILED),
         ("55P03", RangeStatus.FAILED),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pgsluice.shared.broker.connection import _Client, _Transport, connect, conn
 from pgsluice.shared.config.settings import NatsSettings
 from tests.configuration import REQUIRED
 from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers.child import HOST
 from tests.servers.http_server import HttpServer
 from tests.waiting import LONGEST_S, wait_on_loop, wait_until, wait_until_async
 
@@ -68,10 +70,13 @@ async def test_a_connection_that_is_given_up_at_whatever_moment_is_given_up(sile
         assert ended, f"cancelled after {turns} turns of the loop"
 
 
+@pytest.mark.parametrize(
+    "answers", [None, b"", b"INFO {}\r\n", b"-ERR 'no'\r\n"], ids=["nobody", "silence", "no INFO", "an error"]
+)
 async def test_a_connection_that_is_closed_while_it_reconnects_leaves_nothing_that_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    answers: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it does at that moment: see above."""
+    """Whatever it does at that moment, and whoever answers there: see above."""
     trying = asyncio.Event()
 
     async def watched(self: _Transport, *given: Any, **more: Any) -> None:
@@ -83,14 +88,26 @@ async def test_a_connection_that_is_closed_while_it_reconnects_leaves_nothing_th
         server.kill()
         connect_transport = _Transport.connect
         monkeypatch.setattr(_Transport, "connect", watched)
-        for turns, client in enumerate(clients):
-            trying.clear()
-            await asyncio.wait_for(trying.wait(), LONGEST_S)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await disconnect(client)
+        async with contextlib.AsyncExitStack() as listening:
+            if answers is not None:
+                await listening.enter_async_context(await asyncio.start_server(answering(answers), HOST, server.port))
+            for turns, client in enumerate(clients):
+                trying.clear()
+                await asyncio.wait_for(trying.wait(), LONGEST_S)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await disconnect(client)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     await wait_on_loop(lambda: all(task.done() for task in left), what="the end of what was closed", deadline_s=20)
+
+
+def answering(line: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(line)
+        await reader.read()
+        writer.close()
+
+    return answer
 
 
 def first_line_s(process: PgsluiceProcess, text: str) -> float:
