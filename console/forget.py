@@ -24,6 +24,7 @@ from pgsluice.shared.broker.worker_records import (
     batches_key,
     lease_key,
     position_key,
+    ready_key,
     worker_key,
     worker_of,
 )
@@ -78,7 +79,8 @@ async def forget_worker(client: Client, group: str, worker: str, *, dead_letters
 def _keys(worker: str) -> list[str]:
     positions = [key(name) for name in (worker, replay_name(worker)) for key in (worker_key, position_key)]
     unit = worker_unit(worker)
-    return [*positions, batches_key(worker), outcomes_key(worker), held_key(worker), process_key(unit), desired_key(unit)]
+    records = [key(worker) for key in (batches_key, ready_key, outcomes_key, held_key)]
+    return [*positions, *records, process_key(unit), desired_key(unit)]
 
 
 async def _check_known(bucket: StateBucket, names: GroupNames, worker: str) -> None:

@@ -15,7 +15,6 @@ from nats.aio.client import Client
 
 from pgsluice.console.columns import format_bytes
 from pgsluice.console.table_status import (
-    AppliedPlaces,
     MembershipStatus,
     TableStatus,
     format_membership,
@@ -46,6 +45,7 @@ from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamS
 from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, worker_unit
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports, worker_key
 from pgsluice.shared.config.settings import StatusSettings
+from pgsluice.shared.units.applied_places import AppliedPlaces, read_moments
 from pgsluice.shared.units.found_units import known_units, read_units
 from pgsluice.shared.units.paused_tables import PAUSED_TABLES, PausedTable, PausedTables
 from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, unit_state
@@ -130,7 +130,7 @@ async def look(
         stream=state,
         snapshot_stream=snapshot_state,
         membership=None if known.membership is None else membership_status(known.membership),
-        tables=table_statuses(known.ledger, AppliedPlaces(known.reports.values(), known.published, state)),
+        tables=table_statuses(known.ledger, AppliedPlaces(known.reports.values(), known.published, state, known.moments)),
         workers=[
             await workers.status(name, report, known.units.get(worker_unit(name)), counts[name])
             for name, report in sorted(known.reports.items())
@@ -168,6 +168,7 @@ class _Known:
     membership: Membership | None = None
     ledger: LedgerContent = field(default_factory=lambda: LedgerContent(None, {}))
     reports: Mapping[str, WorkerReport] = field(default_factory=dict)
+    moments: Sequence[Mapping[tuple[int, int], str]] = ()
     definitions: DefinitionLog = field(default_factory=DefinitionLog)
     units: Mapping[str, UnitState] = field(default_factory=dict)
     paused_tables: PausedTables = field(default_factory=PausedTables)
@@ -197,6 +198,7 @@ async def _known(bucket: StateBucket, documented: Sequence[str]) -> _Known:
         membership=await load_membership(bucket),
         ledger=ledger,
         reports=await read_reports(bucket),
+        moments=await read_moments(bucket),
         definitions=await load_log(bucket),
         units={unit.unit: unit for unit in units},
         paused_tables=await PAUSED_TABLES.load(bucket),

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pgsluice.console.columns import format_columns
 from pgsluice.replicator.membership.membership import Break, Membership
-from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
-from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
-from pgsluice.shared.broker.streams import ChangeStream, StreamState
-from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
-from pgsluice.shared.wire.position import LSN, parse_lsn
+from pgsluice.shared.broker.ledger import LedgerContent, Phase, TableRecord
+from pgsluice.shared.units.applied_places import AppliedPlaces
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """``rows_per_s`` is that of the newest attempt, None before it began. ``bytes`` are those of COPY text."""
+    """``since`` is when the table came into ``phase``, "" where that is not known, ``copied_at`` when its copy was in the stream,
+    "" before. ``rows_per_s`` is that of the newest attempt, None before it began. ``bytes`` are those of COPY text."""
 
     table: str
     phase: Phase
     since: str
+    copied_at: str
     rows: int
     bytes: int
     ranges_done: int
@@ -34,62 +32,22 @@ class TableStatus:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedPlaces:
-    """How far the workers of a group are. All that commits below ``published`` is in ``stream``."""
-
-    workers: Collection[WorkerReport]
-    published: LSN
-    stream: StreamState | None
-
-    @classmethod
-    async def read(cls, bucket: StateBucket) -> AppliedPlaces:
-        """Raises TransientError when NATS does not answer."""
-        reports, replicator = await read_reports(bucket), await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
-        published = LSN(0) if replicator is None else parse_lsn(replicator.value.flushed_lsn)
-        return cls(reports.values(), published, await ChangeStream(bucket.client, bucket.names).state())
-
-    def phase(self, table: TableRecord, snapshot: SnapshotRecord | None) -> Phase:
-        """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
-        if snapshot is None or table.phase is not Phase.FINISHED_COPY or not self.workers:
-            return table.phase
-        is_running = snapshot.state is CopyState.RUNNING
-        last_copied = table.last_sequence or snapshot.last_sequence
-        is_left_out = is_running and not table.last_sequence
-        if is_left_out or any(worker.snapshot_sequence < last_copied for worker in self.workers):
-            return Phase.FINISHED_COPY
-        lsn = parse_lsn(table.lsn)
-        is_ready = snapshot.mode is CopyMode.COPY or all(
-            table.oid not in worker.catching_up and _has_passed(worker, lsn, self.published, self.stream)
-            for worker in self.workers
-        )
-        if is_ready:
-            return Phase.READY
-        return Phase.SYNC_WAIT if is_running else Phase.CATCHUP
-
-
 def table_statuses(ledger: LedgerContent, applied: AppliedPlaces) -> list[TableStatus]:
     """By schema and name; none when nothing was ever copied."""
     if ledger.snapshot is None:
         return []
     return [
-        _table_status(table, applied.phase(table, ledger.snapshot))
+        _table_status(table, *applied.phase_since(table, ledger.snapshot))
         for table in sorted(ledger.tables.values(), key=lambda table: (table.schema, table.table))
     ]
 
 
-def _has_passed(worker: WorkerReport, lsn: LSN, published: LSN, stream: StreamState | None) -> bool:
-    """Whether the worker has applied every change that commits below ``lsn``, those of other tables included."""
-    if parse_lsn(worker.commit_lsn) >= lsn:
-        return True
-    return stream is not None and published >= lsn and worker.sequence >= stream.last_sequence
-
-
-def _table_status(table: TableRecord, phase: Phase) -> TableStatus:
+def _table_status(table: TableRecord, phase: Phase, since: str) -> TableStatus:
     return TableStatus(
         table=table.qualified_name,
         phase=phase,
-        since=table.since,
+        since=since,
+        copied_at=table.since if table.phase is Phase.FINISHED_COPY else "",
         rows=table.rows,
         bytes=table.bytes,
         ranges_done=table.ranges_done,
@@ -125,7 +83,7 @@ def format_tables(tables: Sequence[TableStatus]) -> Iterator[str]:
             f"{table.bytes / 1e6:,.1f}",
             f"{table.ranges_done}/{table.ranges}",
             "-" if table.rows_per_s is None else f"{table.rows_per_s:,.0f}",
-            table.since[:19],
+            table.since[:19] or "-",
         )
         for table in tables
     ]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import orjson
 
 from pgsluice.console.columns import format_columns
-from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
@@ -25,6 +24,7 @@ from pgsluice.shared.broker.table_orders import ORDERS, OrderVerb, TableOrder, T
 from pgsluice.shared.broker.table_selection import TableSelection, load_selection
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
+from pgsluice.shared.units.applied_places import AppliedPlaces
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
@@ -155,7 +155,8 @@ def _next_try(record: TableRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedTable:
-    """``origin`` says why the group has the table, or has it no more. ``retry`` and ``retry_at`` are of one that is errored."""
+    """``origin`` says why the group has the table, or has it no more. ``since`` is when it came into ``phase``, "" where that is
+    not known. ``retry`` and ``retry_at`` are of one that is errored."""
 
     table: str
     phase: str
@@ -197,13 +198,14 @@ def listed_tables(
         name = (record.schema, record.table) if member is None else (member.schema, member.table)
         chosen = name if member is None else member.chosen_name
         is_errored = record.phase is Phase.ERRORED
+        phase, since = applied.phase_since(record, ledger.snapshot)
         listed.append(
             ListedTable(
                 table=".".join(name),
-                phase=applied.phase(record, ledger.snapshot).value,
+                phase=phase.value,
                 origin=_origin(selection, name, chosen),
                 rows=record.rows,
-                since=record.since,
+                since=since,
                 attempt=record.attempt,
                 error=record.error,
                 remedy=record.remedy,
@@ -235,7 +237,10 @@ _HEADINGS = ("table", "phase", "from", "rows", "attempt", "since")
 
 
 def format_tables(tables: Sequence[ListedTable], orders: Sequence[TableOrder]) -> list[str]:
-    rows = [(table.table, table.phase, table.origin, f"{table.rows:,}", str(table.attempt), table.since[:19]) for table in tables]
+    rows = [
+        (table.table, table.phase, table.origin, f"{table.rows:,}", str(table.attempt), table.since[:19] or "-")
+        for table in tables
+    ]
     headings, *lines = format_columns(_HEADINGS, rows, numbers=(3, 4))
     shown = [headings]
     for table, line in zip(tables, lines, strict=True):

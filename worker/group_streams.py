@@ -17,7 +17,9 @@ from pgsluice.shared.broker.published_tables import is_text_unchecked
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StreamState
 from pgsluice.shared.errors import HistoryError, StreamBehindError, TransientError
+from pgsluice.shared.units.applied_places import read_published
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN
 from pgsluice.worker.batches.change_reader import publisher_prefix
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.positions.check import Start, check_first, check_goes_on, check_snapshot_position, find_start
@@ -70,6 +72,10 @@ class GroupStreams:
             changes = self._loop.run(self._changes.state())
             self._created = changes.created if changes else ""
         return self._created
+
+    def published(self) -> tuple[LSN, StreamState | None]:
+        """As ``read_published``."""
+        return self._loop.run(read_published(self._bucket))
 
     def find_start(self, applied: Applied) -> Start:
         """Where to go on in the streams as they are now. ``applied`` is what the sink said before this call.

@@ -139,12 +139,20 @@ class RunningWorker:
         if isinstance(self.sink, TwoLaneSink):
             self.report.note_paused_tables(self.paused_tables())
 
+    def look_for_ready_tables(self) -> None:
+        """To be called where batches pause: what makes a table ready need not be a batch. Does nothing when all tables are ready.
+        Raises TransientError."""
+        if self.report.waits_for_tables:
+            published, stream = self.streams.published()
+            self.report.note_tables(self.loop.run(self.ownership.after_copy()), published, stream)
+
     def note_batch(self, applied: Applied, figures: BatchFigures, batch: BatchRecord) -> None:
         """To be called after each commit with the new position and what the batch brought."""
         self.metrics.note_batch(figures)
         self.note_held()
         if isinstance(self.sink, ComparingSink):
             self.report.note_unchanged(self.sink.unchanged())
+        self.report.note_tables(self.ownership.content)
         self.report.note(applied, batch)
         missed = self.missed_log.note(self.ownership.newest)
         self.report.note_missed(missed)

@@ -7,8 +7,8 @@
     snapshot, table.<oid>             the copy of the tables: ledger
     selection                         tables that were added and removed by command: table_selection
     orders                            what people order about tables, and the outcome: table_orders
-    worker., batches., position.,     a worker's report, its newest batches, its position, who runs it: worker_records
-      lease.<name>
+    worker., batches., ready.,        a worker's report, its newest batches, since when tables are ready, its position, who runs
+      position., lease.<name>         it: worker_records
     alert_settings, alert_test        what people set of alerts, and a test of them: shared.alerts.alert_overrides
     subscription., subscriptions_changed, who subscribed, and how far each is: shared.subscriptions.subscription_records
       receivers.<worker>

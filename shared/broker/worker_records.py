@@ -1,7 +1,9 @@
-"""What a worker writes into the state bucket: report, newest batches, lease and, for a sink that keeps none itself, position."""
+"""What a worker writes into the state bucket: report, newest batches, since when tables are ready, lease and, for a sink that
+keeps none itself, position."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +37,10 @@ def position_key(worker: str) -> str:
 
 def batches_key(worker: str) -> str:
     return f"batches.{worker}"
+
+
+def ready_key(worker: str) -> str:
+    return f"ready.{worker}"
 
 
 def lease_key(worker: str) -> str:
@@ -158,6 +164,35 @@ class BatchesRecord:
     batches: tuple[BatchRecord, ...] = ()
 
     MALFORMED_REMEDY: ClassVar[str] = "the worker writes it anew with its next batch"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMoment:
+    """Tables that became ready at ``at``: the oid of each, and the ``last_sequence`` of its copy (``ledger.TableRecord``)."""
+
+    at: TimeText
+    tables: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyRecord:
+    """Under ``ready.<name>``, written when it changes: since when tables are ready where this worker is. Those are not in it that
+    became so while no process of the worker looked, such as one of an earlier version."""
+
+    moments: tuple[ReadyMoment, ...] = ()
+
+    MALFORMED_REMEDY: ClassVar[str] = _FORGET
+
+    @classmethod
+    def of(cls, moments: Mapping[tuple[int, int], str]) -> ReadyRecord:
+        tables: dict[str, list[tuple[int, int]]] = {}
+        for copy, at in sorted(moments.items()):
+            tables.setdefault(at, []).append(copy)
+        return cls(tuple(ReadyMoment(at, tuple(copies)) for at, copies in tables.items()))
+
+    def by_copy(self) -> dict[tuple[int, int], str]:
+        """The moment for each oid and ``last_sequence``."""
+        return {copy: moment.at for moment in self.moments for copy in moment.tables}
 
 
 @dataclass(frozen=True, slots=True)

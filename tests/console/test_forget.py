@@ -19,7 +19,15 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.broker.halt import HALT_KEY, note_halt
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.broker.worker_records import PositionRecord, WorkerReport, lease_key, position_key, worker_key
+from pgsluice.shared.broker.worker_records import (
+    PositionRecord,
+    ReadyRecord,
+    WorkerReport,
+    lease_key,
+    position_key,
+    ready_key,
+    worker_key,
+)
 from pgsluice.shared.config.settings import GroupSettings, LogSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, TerminalError, UsageError
@@ -46,6 +54,7 @@ def settings(nats_server: NatsServer, group: str) -> GroupSettings:
         await bucket.ensure(STREAM)
         for worker, sequence in (("gone", 0), ("other", 3)):
             await bucket.put(worker_key(worker), WorkerReport(sequence, sequence))
+        await bucket.put(ready_key("gone"), ReadyRecord())
         await bucket.put(position_key("gone"), PositionRecord(0, "0/0", 0, ""))
         await bucket.put(position_key("gone.replay"), PositionRecord(0, "0/0", 0, ""))
 

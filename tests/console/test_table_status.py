@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.console.table_status import AppliedPlaces, format_tables, table_statuses
+from pgsluice.console.table_status import format_tables, table_statuses
 from pgsluice.console.tables import listed_tables
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.broker.table_selection import TableSelection
 from pgsluice.shared.broker.worker_records import WorkerReport
+from pgsluice.shared.units.applied_places import AppliedPlaces
 from pgsluice.shared.wire.position import LSN, parse_lsn
 
 SNAPSHOT = SnapshotRecord("s", "0/80", CopyState.FINISHED, CopyMode.COPY_AND_STREAM, "then", "later", 40, "7", "shop", "earlier")
@@ -93,6 +94,36 @@ def test_a_table_that_no_changes_follow_is_ready_when_its_copy_is_applied() -> N
     for snapshot_sequence, phase in ((39, Phase.FINISHED_COPY), (40, Phase.READY)):
         [status] = table_statuses(found, AppliedPlaces([worker(snapshot_sequence, "")], LSN(0), None))
         assert status.phase is phase
+
+
+def test_a_table_is_ready_since_the_last_worker_has_it_ready() -> None:
+    copied = replace(COPIED, last_sequence=40)
+    workers = [worker(40, "0/80"), worker(40, "0/90")]
+    first, last, other = "2026-01-01T00:01:00+00:00", "2026-01-01T00:01:00.5+00:00", "2026-01-01T00:02:00+00:00"
+    here, there = {(1, 40): first}, {(1, 40): last, (2, 40): other}
+    for moments, since in (
+        ([here, there], last),
+        ([there, here], last),
+        ([here, {(2, 40): other}], ""),
+        ([here, {(1, 39): other}], ""),
+        ([here, {}], ""),
+        ([], ""),
+    ):
+        places = AppliedPlaces(workers, PUBLISHED, STREAM, moments)
+        [status] = table_statuses(ledger(SNAPSHOT, copied), places)
+        assert (status.phase, status.since, status.copied_at) == (Phase.READY, since, COPIED.since)
+        [listed] = listed_tables(ledger(SNAPSHOT, copied), None, TableSelection(), places)
+        assert listed.since == since
+    assert f"  {last[:19]}" in list(format_tables([replace(status, since=last)]))[1]
+    assert list(format_tables([status]))[1].endswith(" -")
+
+
+def test_a_table_that_is_no_longer_ready_shows_no_time_of_its_copy() -> None:
+    moments = [{(1, 40): "2026-01-01T00:01:00+00:00"}]
+    behind = replace(worker(40, "0/80"), catching_up=(COPIED.oid,), catch_up_sequence=1, catch_up_lsn="0/10")
+    found = ledger(SNAPSHOT, replace(COPIED, last_sequence=40))
+    [status] = table_statuses(found, AppliedPlaces([behind], PUBLISHED, STREAM, moments))
+    assert (status.phase, status.since, status.copied_at) == (Phase.CATCHUP, "", COPIED.since)
 
 
 def test_a_list_of_tables_says_what_the_status_says() -> None:

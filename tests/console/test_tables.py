@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.console.tables import format_tables, listed_tables
 from pgsluice.replicator.membership.membership import Member, Membership
 from pgsluice.shared.broker.ledger import LedgerContent, Phase, Retry, TableRecord
 from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder
 from pgsluice.shared.broker.table_selection import TableSelection
+from pgsluice.shared.units.applied_places import AppliedPlaces
 from pgsluice.shared.wire.position import LSN
 
 NOBODY = AppliedPlaces((), LSN(0), None)

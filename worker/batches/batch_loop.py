@@ -162,6 +162,9 @@ class BatchLoop:
             with self._turn:
                 self._apply_while_there_are_more(plan)
             self._busy_at = time.monotonic()
+        if self._is_target_reached:
+            with contextlib.suppress(TransientError):  # since when tables are ready is for people alone
+                self._worker.look_for_ready_tables()
 
     @property
     def _is_target_reached(self) -> bool:
@@ -173,6 +176,8 @@ class BatchLoop:
             self._worker.note_paused_tables()
             start, parallelism = Place.of(self.applied), self._worker.spark.parallelism
             plan = self._planner.next(start, parallelism, LOOK_INTERVAL_S, self._lane)
+            if plan is None:
+                self._worker.look_for_ready_tables()
             self._looking.note_success()
             self._worker.pulse.progressed(idle=plan is None)
             return plan

@@ -147,6 +147,18 @@ class OwnershipLedger:
         """What the newest batch was told."""
         return self._newest
 
+    @property
+    def content(self) -> LedgerContent:
+        """The ledger as it was read last; the same object until it is read again."""
+        return self._content
+
+    async def after_copy(self) -> LedgerContent:
+        """``content``, read again where a copy ended since. Raises as ``current``."""
+        entry = await self._ledger.snapshot_entry()
+        if entry is not None and entry.value.state is CopyState.FINISHED:
+            await self._refresh()
+        return self._content
+
     async def current(self) -> Ownership:
         """Raises TransientError when NATS does not answer."""
         await self._refresh()

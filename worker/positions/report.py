@@ -1,6 +1,6 @@
 """What a worker tells others about itself, in the state bucket and in its log, at most once a second.
 
-It is under ``worker.<name>``, and its newest batches under ``batches.<name>``.
+It is under ``worker.<name>``, its newest batches under ``batches.<name>``, since when tables are ready under ``ready.<name>``.
 ``pgsluice status`` shows it, and the replicator removes no message that it does not name as applied. It may lag behind the sink's
 own position, never run ahead of it.
 """
@@ -18,19 +18,25 @@ from datetime import UTC, datetime, timedelta
 from pgsluice.rules.transformation import UNTRANSFORMED, Transformation
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.ledger import LedgerContent
+from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.broker.worker_records import (
     MOST_BATCHES,
     BatchesRecord,
     BatchRecord,
+    ReadyRecord,
     UnchangedRows,
     WorkerReport,
     batches_key,
+    ready_key,
     worker_key,
 )
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
-from pgsluice.shared.wire.position import POSTGRES_EPOCH, format_lsn
+from pgsluice.shared.units.applied_places import NOTHING_PUBLISHED
+from pgsluice.shared.wire.position import LSN, POSTGRES_EPOCH, format_lsn
 from pgsluice.worker.event_loop import Ended, WatchedTask
 from pgsluice.worker.positions.missed_changes import report_missed
+from pgsluice.worker.positions.ready_tables import ReadyTables
 from pgsluice.worker.sinks.sink import Applied, CatchUp, MissedChanges
 
 REPORT_INTERVAL_S = 1.0
@@ -39,6 +45,10 @@ LATENCY_WINDOW_S = 60.0
 MOST_LATENCIES = 1000
 
 log = telemetry.logger(__name__)
+
+
+_State = tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None, ReadyRecord]
+"""Where it changes there is something to report."""
 
 
 class ProgressReport:
@@ -51,6 +61,7 @@ class ProgressReport:
         self._bucket = bucket
         self._key = worker_key(worker)
         self._batches_key = batches_key(worker)
+        self._ready_key = ready_key(worker)
         self._applied = applied
         self._batches = 0
         self._changes = 0
@@ -62,8 +73,10 @@ class ProgressReport:
         self._copied_at = ""
         self._unchanged: UnchangedRows | None = None
         self._transformation = transformation
+        self._tables = ReadyTables(applied)
+        self._ready = self._told_ready = ReadyRecord()
         self._started_at = _now()
-        self._reported: tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None] | None = None
+        self._reported: _State | None = None
         self._task: WatchedTask | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -74,6 +87,7 @@ class ProgressReport:
         if applied.snapshot_sequence != self._applied.snapshot_sequence:
             self._copied_at = ""
         self._applied, self._transformation = applied, transformation
+        self._tables.go_on(applied)
         self._tell()
 
     def note(self, applied: Applied, batch: BatchRecord) -> None:
@@ -82,10 +96,23 @@ class ProgressReport:
         if applied.snapshot_sequence != self._applied.snapshot_sequence:
             self._copied_at = _now()
         self._applied = applied
+        if self._tables.move(applied):
+            self._ready = self._tables.record
         self._batches += 1
         self._changes += batch.changes
         self._newest.append(batch)
         self._tell()
+
+    @property
+    def waits_for_tables(self) -> bool:
+        """Whether there are tables that are not ready where the worker is."""
+        return self._tables.waits
+
+    def note_tables(self, ledger: LedgerContent, published: LSN = NOTHING_PUBLISHED, stream: StreamState | None = None) -> None:
+        """As ``ReadyTables.know``. To be called before ``note`` tells of a batch, on the same thread."""
+        if self._tables.know(ledger, published, stream):
+            self._ready = self._tables.record
+            self._tell()
 
     def note_paused_tables(self, oids: frozenset[int]) -> None:
         """From now on their changes are held back; to be called, with none, by a sink that can do so."""
@@ -126,10 +153,14 @@ class ProgressReport:
     async def _take_up(self) -> None:
         try:
             before = await self._bucket.read(self._key, WorkerReport)
+            ready = await self._bucket.read(self._ready_key, ReadyRecord)
         except PgsluiceError:
             return  # nothing depends on it, and the first report takes the place of one that is malformed
         if before is not None and before.value.snapshot_sequence == self._applied.snapshot_sequence:
             self._copied_at, self._unchanged = before.value.copied_at, before.value.unchanged
+        if ready is not None:
+            self._ready = self._told_ready = ready.value
+            self._tables.take_up(ready.value)
 
     async def stop(self) -> None:
         """Writes the last report. What is noted later is told to nobody."""
@@ -153,13 +184,20 @@ class ProgressReport:
             await self._bucket.put(self._key, self._content())
             if self._newest and (self._reported is None or self._reported[1] != state[1]):
                 await self._bucket.put(self._batches_key, BatchesRecord(self._started_at, tuple(self._newest)))
+            await self._report_ready()
         except TransientError:
             return  # nothing depends on one report; the next carries the same facts
         self._reported = state
 
+    async def _report_ready(self) -> None:
+        ready = self._ready
+        if ready != self._told_ready:
+            await self._bucket.put(self._ready_key, ready)
+            self._told_ready = ready
+
     @property
-    def _state(self) -> tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None]:
-        return self._applied, self._batches, self._missed, self._paused_tables, self._held
+    def _state(self) -> _State:
+        return self._applied, self._batches, self._missed, self._paused_tables, self._held, self._ready
 
     def _content(self) -> WorkerReport:
         applied = self._applied

@@ -8,7 +8,6 @@ from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
-from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.console.tables import ListedTable, listed_tables
 from pgsluice.console.units.table_pauses import TablePause, write_pause
 from pgsluice.replicator.membership.membership import load_membership
@@ -16,6 +15,7 @@ from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.table_orders import ORDERS, OrderVerb, TableOrder, give_order
 from pgsluice.shared.broker.table_selection import load_selection
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.units.applied_places import AppliedPlaces
 from pgsluice.shared.units.paused_tables import PAUSED_TABLES, PausedTable
 from pgsluice.shared.wire.table import TablePattern
 

@@ -23,6 +23,7 @@ def table(name: str, phase: Phase, **changed: Any) -> TableStatus:
         "table": name,
         "phase": phase,
         "since": AT,
+        "copied_at": "",
         "rows": 1_234_567,
         "bytes": 123_456_789,
         "ranges_done": 6,

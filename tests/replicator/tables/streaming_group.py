@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
-from pgsluice.console.table_status import AppliedPlaces
 from pgsluice.console.tables import ListedTable, listed_tables
 from pgsluice.replicator.membership.membership import Membership, load_membership
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent, Phase, TableRecord
 from pgsluice.shared.broker.table_selection import load_selection
+from pgsluice.shared.units.applied_places import AppliedPlaces
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration
 from tests.group_reader import GroupReader, Rows

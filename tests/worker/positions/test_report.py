@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -18,9 +19,11 @@ from pgsluice.shared.broker.worker_records import (
     BatchesRecord,
     BatchRecord,
     MissedReport,
+    ReadyRecord,
     UnchangedRows,
     WorkerReport,
     batches_key,
+    ready_key,
     worker_key,
 )
 from pgsluice.shared.config.stream_settings import StreamSettings
@@ -35,6 +38,7 @@ from tests.servers import NatsServer
 from tests.state_bucket import seal_bucket
 from tests.waiting import wait_until_async
 from tests.worker.positions.test_missed_changes import SINCE, missed_changes, route
+from tests.worker.positions.test_ready_tables import FINISHED, ORDERS, ledger
 
 
 @pytest_asyncio.fixture
@@ -134,6 +138,32 @@ async def test_when_copied_rows_were_applied_is_told_also_by_a_process_that_came
     assert unchanged == UnchangedRows(3, 2)
     assert await told(rows, (changes, None)) == (first, unchanged)
     assert await told(Applied(2, 1, 1, "then", snapshot_sequence=4)) == ("", None)
+
+
+@pytest.mark.asyncio
+async def test_since_when_tables_are_ready_is_written_when_it_changes_and_taken_up_by_the_next_process(
+    bucket: StateBucket,
+) -> None:
+    async def told() -> tuple[int, dict[tuple[int, int], str]]:
+        entry = await bucket.read(ready_key("postgres"), ReadyRecord)
+        return (0, {}) if entry is None else (entry.revision, entry.value.by_copy())
+
+    tables, copied = ledger(FINISHED, ORDERS), Applied(0, 0, 0, "", snapshot_sequence=9)
+    progress = ProgressReport(bucket, "postgres", NOTHING_APPLIED)
+    progress.note_tables(tables)
+    assert progress.waits_for_tables
+    await progress.start(not_expected)
+    progress.note(copied, batch(changes=1))
+    progress.note(replace(copied, sequence=3, commit_lsn=0x80), batch(changes=1))
+    await progress.stop()
+    revision, moments = await told()
+    assert list(moments) == [(ORDERS.oid, ORDERS.last_sequence)]
+    later = ProgressReport(bucket, "postgres", replace(copied, sequence=3, commit_lsn=0x80))
+    await later.start(not_expected)
+    later.note_tables(tables)
+    later.note(replace(copied, sequence=4, commit_lsn=0x90), batch(changes=1))
+    await later.stop()
+    assert await told() == (revision, moments)
 
 
 @pytest.mark.asyncio
