@@ -1,5 +1,4 @@
-"""What a worker writes into the state bucket: report, newest batches, since when tables are ready, lease and, for a sink that
-keeps none itself, position."""
+"""What a worker writes into the state bucket: report, newest batches, ready tables, lease, and the position of some sinks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where the tables of a group are: the phase that its replicator recorded, and the later ones, which follow from how far its
-workers are."""
+"""Where the tables of a group are, as its replicator recorded it, and as it follows from how far its workers are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Since when tables are ready where a worker is: their copies are applied, they have joined the others, and the changes that were
-made until then are applied too (``AppliedPlaces.phase``)."""
+"""Since when tables are ready where a worker is.
+
+That is when their copies are applied, they have joined the others, and the changes that were made meanwhile are applied too
+(``AppliedPlaces.phase``).
+"""
 
 from __future__ import annotations
 
