@@ -51,7 +51,7 @@ def row_count(target: Target) -> int:
 
 @contextmanager
 def all_locks_but(target: Target, free: int) -> Iterator[None]:
-    """Another session holds them."""
+    """Another session holds them until the end of the block."""
     with target.database.connect() as other:
         with suppress(OutOfMemory):
             for number in range(100_000):
@@ -59,6 +59,7 @@ def all_locks_but(target: Target, free: int) -> Iterator[None]:
         for kept in range(number - free, number):
             other.execute("SELECT pg_advisory_unlock(%s)", [kept])
         yield
+        other.execute("SELECT pg_advisory_unlock_all()")  # a session that is only closed keeps them until its process has ended
 
 
 def test_a_transaction_over_many_tables_is_applied_at_once_and_leaves_no_stage(small_target: Target) -> None:

@@ -40,8 +40,8 @@ LOCKS_PER_STAGE = 8
 for its tables and for others."""
 
 DROPPED_AT_ONCE = 32
-"""So many staging tables are dropped in one transaction: each takes three locks, of which a target has some thousand for all its
-sessions, or some hundred when its settings are small."""
+"""So many staging tables are dropped in one transaction: each takes five locks, two of them on its row types, of which a target
+has some thousand for all its sessions, or some hundred when its settings are small."""
 
 PART_COLUMNS = 300
 """Of the tables that make up a stage for wide rows. A value takes 24 bytes at most when a page has no room for it, so that many
