@@ -271,7 +271,10 @@ class Receiver:
                     raise
                 if news.is_due(error):
                     log.warning("definitions cannot be stored yet, waiting for NATS", reason=error)
-                await asyncio.sleep(backoff.next_pause_s())
+                pause_s = backoff.next_pause_s()
+                self._pulse.idle = False
+                self._pulse.waits(error, pause_s)
+                await asyncio.sleep(pause_s)
 
 
 def status_interval_s(wal_sender_timeout_ms: int) -> float:

@@ -136,6 +136,8 @@ async def _definitions(
     consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
     catalog, published = RelationCatalog(source, names, slot.catalog_xmin), await store.load_log()
     await catalog.begin()
+    seen = SeenTables(bucket)
+    await seen.load()
     return SourceDefinitions(
         catalog,
         store,
@@ -144,7 +146,7 @@ async def _definitions(
         names.definitions_prefix,
         token,
         consequences,
-        SeenTables(bucket),
+        seen,
         read_token=functools.partial(token_now, run.settings.source, names),
     )
 

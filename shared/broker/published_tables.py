@@ -60,7 +60,7 @@ class SeenTables:
         """Tables that are not in the record are no members of the group, or are told of when they are. Raises TransientError, or
         TerminalError for a record that ``store_tables`` does not make."""
         if self._news and not self._is_loaded:
-            await self._load()
+            await self.load()
         while self._news:
             entry = await self._bucket.read(TABLES_KEY, PublishedTables)
             if entry is None:
@@ -70,8 +70,9 @@ class SeenTables:
             if now == tables or await self._bucket.update(TABLES_KEY, _record(now, entry.value.encoding), entry.revision):
                 self._news.clear()
 
-    async def _load(self) -> None:
-        """Most tables are as they were recorded; then none of them has the record read again."""
+    async def load(self) -> None:
+        """Most tables are as they were recorded; then none of them has the record read again. To be called while NATS answers, or
+        ``flush`` does it. Raises as ``flush``."""
         recorded = {table.oid: table for table in await load_tables(self._bucket) or ()}
         self._news = {oid: table for oid, table in self._news.items() if _differs(recorded.get(oid, table), table)}
         self._told = recorded | self._told

@@ -24,12 +24,19 @@ def error(sqlstate: str, text: str) -> bytes:
 
 
 READY = message(b"Z", b"I")
-_NOT_ENCRYPTED = (
-    message(b"T", struct.pack(">h", 1) + b"encrypted\0" + struct.pack(">ihihih", 0, 0, 16, 1, -1, 0))
-    + message(b"D", struct.pack(">hi", 1, 1) + b"f")
-    + message(b"C", b"SELECT 1\0")
-    + READY
-)
+
+
+def _row(*values: tuple[int, bytes]) -> bytes:
+    """The answer to a query: OIDs of types and texts of values."""
+    columns = b"".join(b"?\0" + struct.pack(">ihihih", 0, 0, oid, -1, -1, 0) for oid, _ in values)
+    row = b"".join(struct.pack(">i", len(text)) + text for _, text in values)
+    count = struct.pack(">h", len(values))
+    return message(b"T", count + columns) + message(b"D", count + row) + message(b"C", b"SELECT 1\0") + READY
+
+
+_OWN_SESSION = _row((23, b"0"), (16, b"t"), (25, b""))
+"""Its process number is that of the connection, which was told none."""
+_NOT_ENCRYPTED = _row((16, b"f"))
 
 
 @contextmanager
@@ -60,4 +67,4 @@ def _serve(listening: socket.socket, pieces: Sequence[bytes]) -> None:
                 for piece in pieces:
                     connection.sendall(piece)
                 return
-            connection.sendall(_NOT_ENCRYPTED)
+            connection.sendall(_OWN_SESSION if query.startswith(b"SELECT pg_backend_pid()") else _NOT_ENCRYPTED)

@@ -210,7 +210,7 @@ def test_a_type_that_is_another_since_is_that_of_the_frame(replication: Group) -
     replication.replicate()
     assert [(c.name, c.type_name, c.not_null, c.primary_key_position) for c in described(replication).columns] == [
         ("id", "integer", True, 1),
-        ("v", "character varying(7)", True, None),
+        ("v", "character varying(7)", False, None),
     ]
 
 
