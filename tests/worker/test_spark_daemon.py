@@ -79,4 +79,5 @@ def test_what_tasks_need_is_there_before_the_first_fork(module: str, preload: st
     assert not spared & set(state["modules"])
     assert state["frozen"] > 0
     assert {signal.SIGTERM, signal.SIGINT} <= set(state["blocked"])
-    assert log.rstrip().endswith("INFO    task  a task says  table=public.t"), "a task's events have their fields"
+    event = json.loads(log.splitlines()[-1])
+    assert (event["level"], event["message"], event["table"]) == ("INFO", "a task says", "public.t")
