@@ -14,7 +14,7 @@ from struct import Struct
 from pgsluice.shared.wire.position import LSN
 
 _OID = Struct(">I")
-_EVER = LSN((1 << 64) - 1)
+NEVER_LEFT = LSN((1 << 64) - 1)
 
 
 class FollowedTables:
@@ -34,32 +34,32 @@ class FollowedTables:
 
     def begin(self, oids: Iterable[int], left: Mapping[int, LSN]) -> None:
         """From now on only these are followed; of those in ``left`` what commits before that. Until this is called all are."""
-        self._ends = {_OID.pack(oid): end for oid, end in left.items()} | {_OID.pack(oid): _EVER for oid in oids}
+        self._ends = {_OID.pack(oid): end for oid, end in left.items()} | {_OID.pack(oid): NEVER_LEFT for oid in oids}
         self.version += 1
 
     def follow(self, oids: Iterable[int]) -> None:
         for oid in oids:
             self._strangers.discard(oid)
             if self._ends is not None:
-                self._ends[_OID.pack(oid)] = _EVER
+                self._ends[_OID.pack(oid)] = NEVER_LEFT
 
     def leave(self, oid: int, end: LSN) -> None:
         """Only what commits before ``end`` is followed of the table, if it was followed."""
-        if self._ends is not None and self._ends.get(_OID.pack(oid)) == _EVER:
+        if self._ends is not None and self._ends.get(_OID.pack(oid)) == NEVER_LEFT:
             self._ends[_OID.pack(oid)] = end
             self.version += 1
 
     def end_of(self, oid: int) -> LSN:
         """Where the table was known to have left; above any other LSN for one that is followed, or that never left."""
-        return _EVER if self._ends is None else self._ends.get(_OID.pack(oid), _EVER)
+        return NEVER_LEFT if self._ends is None else self._ends.get(_OID.pack(oid), NEVER_LEFT)
 
     def has(self, oid: int) -> bool:
         """Whether it is followed from now on."""
-        return self._ends is None or self._ends.get(_OID.pack(oid)) == _EVER
+        return self._ends is None or self._ends.get(_OID.pack(oid)) == NEVER_LEFT
 
     def is_lasting(self, oid: bytes) -> bool:
         """Whether whatever comes of the table goes into the stream, until ``version`` is another."""
-        return self._ends is None or self._ends.get(oid) == _EVER
+        return self._ends is None or self._ends.get(oid) == NEVER_LEFT
 
     def takes(self, oid: bytes, commit_lsn: LSN) -> bool:
         """Whether a change of a transaction that commits there goes into the stream."""

@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+from pgsluice.replicator.followed_tables import NEVER_LEFT
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.source.source import Source
@@ -32,11 +33,11 @@ async def forget_dropped(source: Source, stream: ChangeStream, watch: Publicatio
 
     def is_over(oid: int) -> bool:
         """Whether the streams hold nothing of the table, and nothing of it is to come."""
-        record = records.get(oid)
+        record, end = records.get(oid), watch.followed.end_of(oid)
         if record is not None and (record.phase is not Phase.LEFT or record.last_sequence >= copied):
             return False
-        may_have_changes = oid in left or (record is not None and record.lsn != "")
-        return not may_have_changes or watch.followed.end_of(oid) < begin
+        was_followed = oid in left or end != NEVER_LEFT or (record is not None and record.lsn != "")
+        return not was_followed or end < begin
 
     over = set(filter(is_over, gone))
     if not over:
