@@ -216,8 +216,11 @@ class GroupPublication:
         report_left(left)
         names = {table.qualified_name for table in tables}
         away = {entry.oid: entry for entry in (*membership.left, *left)}
+        # one whose name another table has now is kept for its end: copies know tables by oid
         still_away = tuple(
-            entry for entry in away.values() if entry.oid not in membership.oids and entry.qualified_name not in names
+            entry
+            for entry in away.values()
+            if entry.oid not in membership.oids and (self._copy is not None or entry.qualified_name not in names)
         )
         ledger = await Ledger(self._bucket).load()
         recopied = {oid for oid in ledger.tables if is_copied_anew(ledger, oid)}

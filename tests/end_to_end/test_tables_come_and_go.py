@@ -38,6 +38,13 @@ def unequal(source: Database, target: Database, tables: list[str]) -> list[str]:
     return [table for table in tables if rows(source, table) != rows(target, table)]
 
 
+def is_confirmed(source: Database) -> bool:
+    """Whether the slot has come to where the source is now, or further."""
+    return source.execute("SELECT bool_and(confirmed_flush_lsn >= pg_current_wal_flush_lsn()) FROM pg_replication_slots") == [
+        (True,)
+    ]
+
+
 def test_tables_that_are_made_again_while_others_join_each_end_equal(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
@@ -80,6 +87,13 @@ def test_a_worker_that_is_behind_takes_nothing_of_the_table_that_had_the_name_be
         source.execute("UPDATE renamed SET v = 'new' WHERE id < 3")
         said = running.replicator.log
         wait_until(lambda: said().count("table is copied") == 5, deadline_s=DEADLINE_S, what="the copies")
+        running.replicator.terminate()
+        assert running.replicator.wait() == 0
+        running.replicator.start()
+        running.replicator.wait_for_log("replicating")
+        for number in (100, 101, 102):
+            source.execute(f"INSERT INTO renamed VALUES ({number}, 'after')")
+            wait_until(lambda: is_confirmed(source), deadline_s=DEADLINE_S, what="a confirmation")
         running.worker.start()
         source.execute("INSERT INTO stays VALUES (11, 'last')")
         wait_until(lambda: not unequal(source, target, ["stays"]), deadline_s=DEADLINE_S, what="the changes")
