@@ -1,0 +1,133 @@
+"""PostgreSQL's regression suite at the source of a group: after each file all tables of source and target are equal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.end_to_end.group_under_test import GroupUnderTest, configuration
+from tests.end_to_end.once import Outcome
+from tests.postgres_suite.contents import MARKER_SCHEMA, Contents, Name
+from tests.postgres_suite.known import known
+from tests.postgres_suite.regression import RegressionFiles, errors_of, prepare
+from tests.postgres_suite.sources import VERSIONS
+from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
+from tests.waiting import DeadlineError, wait_until
+
+pytestmark = [pytest.mark.postgres_suite, pytest.mark.timeout(4 * 3600)]
+
+EQUAL, DIFFERENT, STOPS = "equal", "different", "stops"
+EQUAL_DEADLINE_S = 180.0
+SETTINGS = {"max_prepared_transactions": "2", "max_locks_per_transaction": "256"}
+
+
+@pytest.fixture
+def source(version: int) -> Iterator[Database]:
+    with PostgresServer(SETTINGS, version=version) as server:
+        yield server.create_database("regression")
+
+
+@pytest.fixture
+def target_server(version: int) -> Iterator[PostgresServer]:
+    with PostgresServer(SETTINGS, version=version) as server:
+        yield server
+
+
+class LiveGroup:
+    """A group that follows ``source`` into a target; when a process has stopped a new group copies everything into a new one."""
+
+    def __init__(self, source: Database, target_server: PostgresServer, nats: NatsServer) -> None:
+        self._source, self._target_server, self._nats = source, target_server, nats
+        self._marks = self._number = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._number += 1
+        self._target = self._target_server.create_database(f"target_{self._number}")
+        modes = {"copy-and-stream": True, "track-ddl": True, "tables": ["*.*"], "ddl-policy": {"drop-table": "drop"}}
+        self._keys = configuration(f"regression-{self._number}", self._source, self._target, self._nats, **modes)
+        self._processes = GroupUnderTest(self._keys).__enter__()
+        self.contents = Contents(self._source, self._target)
+        self._given_up: dict[Name, str] = {}
+
+    def close(self) -> None:
+        self.contents.close()
+        self._processes.__exit__(None, None, None)
+
+    def renew(self) -> None:
+        self.close()
+        Outcome(PgsluiceProcess("drop", "--yes", config=self._keys), 60.0)
+        self._begin()
+
+    def stopped(self) -> str:
+        """The last lines of the process that ended; "" while both run."""
+        for process in (self._processes.replicator, self._processes.worker):
+            if not process.is_running:
+                lines = [line for line in process.log().splitlines() if " ERROR " in line or " CRITICAL " in line]
+                return f"{process.role} ended: {' | '.join(lines[-2:])}"
+        return ""
+
+    def settle(self) -> tuple[int, dict[Name, str]]:
+        """Waits until the group has applied what the source has now, and all tables are equal; returns how many tables there are,
+        and those that are not equal and were before. What was told once is not waited for again."""
+        self._marks += 1
+        self._source.execute(f"INSERT INTO {MARKER_SCHEMA}.marker VALUES (%s)", [self._marks])
+        found: tuple[int, dict[Name, str]] = (0, {})
+
+        def is_settled() -> bool:
+            nonlocal found
+            if self.stopped():
+                return True
+            count, differing = self.contents.compared()
+            self._given_up = {name: how for name, how in self._given_up.items() if name in differing}
+            found = (count, {name: how for name, how in differing.items() if name not in self._given_up})
+            return not found[1]
+
+        with suppress(DeadlineError):
+            wait_until(is_settled, deadline_s=EQUAL_DEADLINE_S, interval_s=0.3)
+        self._given_up |= found[1]
+        return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_group_follows_the_regression_suite(
+    source: Database, target_server: PostgresServer, nats_server: NatsServer, version: int
+) -> None:
+    prepare(source)
+    files = RegressionFiles(version, source)
+    schedule, begun = files.schedule(), time.monotonic()
+    total, outcomes = sum(map(len, schedule)), dict[str, str]()
+    group = LiveGroup(source, target_server, nats_server)
+    try:
+        group.settle()
+        for names in schedule:
+            group.contents.forget()
+            for name in names:
+                refused = len(list(errors_of(files.run(name))))
+                count, differing = group.settle()
+                outcome, how = _judged(group, differing)
+                outcomes[name] = outcome
+                elapsed = int(time.monotonic() - begun)
+                place = f"{elapsed // 60}:{elapsed % 60:02d}  {len(outcomes)} of {total}  {name}"
+                print(f"{place}: {outcome}; {count} tables, {refused} statements refused by the source{how}", flush=True)
+                if outcome == STOPS:
+                    group.renew()
+    finally:
+        group.close()
+        files.close()
+    counts = {outcome: list(outcomes.values()).count(outcome) for outcome in (EQUAL, DIFFERENT, STOPS)}
+    print(f"PostgreSQL {version}, regression suite: {counts} of {total} files")
+    expected = {file: entry.outcome for file, entry in known("regression", version).items()}
+    assert {file: outcome for file, outcome in outcomes.items() if outcome != EQUAL} == expected
+
+
+def _judged(group: LiveGroup, differing: dict[Name, str]) -> tuple[str, str]:
+    stopped = group.stopped()
+    if stopped:
+        return STOPS, f"; {stopped}"
+    if differing:
+        return DIFFERENT, "".join(f"; {schema}.{table}: {how}" for (schema, table), how in differing.items())
+    return EQUAL, ""
