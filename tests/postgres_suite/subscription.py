@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from pgsluice.shared.config.settings import OPERATIONS
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.once import Outcome
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
@@ -34,6 +35,11 @@ JOIN pg_class c ON c.relname = t.tablename JOIN pg_namespace n ON n.oid = c.reln
 WHERE t.pubname = %s AND (c.relreplident = 'n' OR c.relreplident = 'd'
     AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))
 """
+_OWN_TABLES = """
+SELECT attrelid::regclass::text FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid AND c.relkind = 'r'
+WHERE relnamespace = to_regnamespace('pgsluice') AND attname = 'group_name' ORDER BY relname DESC
+"""
+_PUBLISHES = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = %s"
 
 
 class NotTranslatedError(RuntimeError):
@@ -130,6 +136,10 @@ class Subscription:
         for publication in list(self._groups):
             self._remove(publication)
 
+    @property
+    def walsender_name(self) -> str:
+        return str(self._source.get("application_name", self.name))
+
     def reads_from(self, server: PostgresServer) -> bool:
         return int(self._source.get("port", 0)) == server.port
 
@@ -167,10 +177,17 @@ class Subscription:
     def _add(self, publication: str, is_copied: bool) -> None:
         name = re.sub(r"[^a-z0-9_-]", "_", self.name.lower())[:20] + "_" + self._suffix + f"_{len(self._groups)}"
         if not self._groups:  # the walsender says its name: who asks for the subscription's finds the first group's
-            name = re.sub(r"[^a-z0-9_-]", "_", self.name.lower())[:40]
+            name = re.sub(r"[^a-z0-9_-]", "_", self.walsender_name.lower())[:40]
         more = {"publication": publication, "check-interval": "1s"} | self._changed
         more |= {"copy-and-stream": True} if is_copied else {"stream": True}
-        group = GroupUnderTest(self._keys(name, more))
+        keys = self._keys(name, more)
+        with _source_of(keys) as connection:
+            published = connection.execute(_PUBLISHES, [publication]).fetchone()
+        if published is None:
+            self._note(f"left out, there is no publication {publication}")
+            return
+        keys["publish"] = [operation for operation, is_published in zip(OPERATIONS, published, strict=True) if is_published]
+        group = GroupUnderTest(keys)
         self._give_identities(group.keys)
         self._groups[publication] = group
         if self._is_enabled:
@@ -201,11 +218,13 @@ class Subscription:
         stop(group)
         Outcome(PgsluiceProcess("drop", "--yes", config=group.keys), DEADLINE_S)
         group.__exit__(None, None, None)
+        for (table,) in self.target.execute(_OWN_TABLES):  # "drop" leaves the target to people
+            self.target.execute(f"DELETE FROM {table} WHERE group_name = %s", [group.keys["group"]])
 
     def _restart(self) -> None:
         for publication, group in list(self._groups.items()):
             stop(group)
-            keys = self._keys(group.keys["group"], {key: group.keys[key] for key in ("publication", "check-interval")})
+            keys = self._keys(group.keys["group"], {key: group.keys[key] for key in ("publication", "publish", "check-interval")})
             keys |= {key: group.keys[key] for key in ("copy-and-stream", "stream", "origin") if key in group.keys}
             group.__exit__(None, None, None)
             self._groups[publication] = GroupUnderTest(keys)

@@ -195,9 +195,10 @@ class TapHarness:
 
     def _wait_for_catchup(self, name: str, subscription: str) -> None:
         for node in self._nodes.values():
-            if subscription in node.subscriptions:
-                node.subscriptions[subscription].wait_for_catchup(DEADLINE_S)
-                return
+            for each in node.subscriptions.values():
+                if subscription in (each.name, each.walsender_name):
+                    each.wait_for_catchup(DEADLINE_S)
+                    return
         raise LookupError(f"nobody made the subscription {subscription}")
 
     def _wait_for_subscription_sync(self, name: str) -> None:

@@ -84,7 +84,7 @@ def test_groups_do_what_subscriptions_do(version: int) -> None:
             problem = compare(path.stem, result, entry)
             if problem:
                 problems.append(problem)
-                print(result.printed)
+                print("".join(f"    {line}\n" for line in result.printed.splitlines() if not line.startswith("20")))
         counts[outcome] = counts.get(outcome, 0) + 1
         elapsed = int(time.monotonic() - begun)
         print(f"{elapsed // 60}:{elapsed % 60:02d}  {number} of {len(files)}  {path.stem}: {outcome}; {told}", flush=True)
