@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-deploy test-page test-search-real test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-postgres test-deploy test-page test-search-real test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-all   everything that runs on this machine: test, and all of the following tests (hours)"
 	@echo "make test-long  tests that take minutes each, and property tests with many examples"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
+	@echo "make test-postgres  PostgreSQL's own tests of subscriptions and its regression suite, fetched from Debian, with groups (takes Perl; hours)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
 	@echo "make test-deploy  units, charts, manifests and the image's limits, with tools that it fetches into build/tools (minutes)"
 	@echo "make test-page  the server's page in a browser, which is fetched into build/browser (three minutes)"
@@ -83,7 +84,7 @@ format: $(INSTALLED)
 # The first ring needs no server, the second shows every promise once on real servers, the third is all that runs on one machine.
 # Two processes for each core: most tests wait for servers and JVMs.
 SPREAD := --numprocesses 4 --dist loadfile --no-loadscope-reorder
-APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka
+APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka and not postgres_suite
 ORDINARY := -m "$(APART)" $(SPREAD)
 
 test-fast: $(INSTALLED)
@@ -94,7 +95,7 @@ check: lint test-fast
 test: $(INSTALLED) java
 	$(BIN)/python -m pytest $(ORDINARY)
 
-test-all: test test-long test-versions test-deploy test-page test-search-real test-kafka test-cluster test-spark-cluster
+test-all: test test-long test-versions test-postgres test-deploy test-page test-search-real test-kafka test-cluster test-spark-cluster
 
 test-profile: $(INSTALLED) java
 	$(BIN)/python -m pytest -p tests.runs.costs --write-durations $(ORDINARY)
@@ -108,6 +109,10 @@ soak: $(INSTALLED) java
 
 test-versions: $(INSTALLED) java
 	$(BIN)/python -m pytest -m versions
+
+test-postgres: $(INSTALLED) java
+	@$(BIN)/python -c "from tests.postgres_suite.sources import VERSIONS, tests_of; [tests_of(version) for version in VERSIONS]"
+	$(BIN)/python -m pytest -m postgres_suite -s
 
 test-deploy: $(INSTALLED) java
 	@sh tests/deploy/install_tools.sh build/tools $(BIN)/python

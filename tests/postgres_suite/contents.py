@@ -14,7 +14,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 MARKER_SCHEMA = "postgres_suite"
 
-# Partitions are compared as their root. A table in the making of a test's own schema "pgsluice" would be missed: no file makes one.
+# Partitions are compared as their root.
 _TABLES = """
 SELECT n.nspname::text, c.relname::text, c.relkind::text,
        ARRAY(SELECT attname::text FROM pg_attribute
@@ -26,17 +26,16 @@ ORDER BY 1, 2
 """
 # What the text of a value depends on.
 _SETTINGS = """
-SET DateStyle = 'ISO, MDY'; SET IntervalStyle = postgres; SET TimeZone = 'UTC'; SET bytea_output = hex; SET extra_float_digits = 1;
-SET xmloption = content; SET lc_monetary = 'C'; SET search_path = ''; SET lock_timeout = '5s'; SET row_security = off;
-SET enable_seqscan = on
+SET DateStyle = 'ISO, MDY'; SET IntervalStyle = postgres; SET TimeZone = 'UTC'; SET bytea_output = hex;
+SET extra_float_digits = 1; SET xmloption = content; SET lc_monetary = 'C'; SET search_path = ''; SET lock_timeout = '5s'
 """
 
 Name = tuple[str, str]
 
 
 class Contents:
-    """A digest of each table of two databases. What was equal is not asked of the target again while the source's table stays as it
-    is, until ``forget``."""
+    """A digest of each table of two databases. What was equal is not asked of the target again while the source's table stays
+    as it is, until ``forget``."""
 
     def __init__(self, source: Database, target: Database) -> None:
         self._source, self._target = _session(source), _session(target)
@@ -49,22 +48,23 @@ class Contents:
     def forget(self) -> None:
         self._equal = {}
 
+    def left_over(self) -> set[Name]:
+        """Tables of the target that the source does not have any more."""
+        there, here = (connection.execute(_TABLES).fetchall() for connection in (self._target, self._source))
+        return {(schema, table) for schema, table, *_ in there} - {(schema, table) for schema, table, *_ in here}
+
     def compared(self) -> tuple[int, dict[Name, str]]:
         """How many tables the source has, and those that differ, each with how."""
         tables = self._source.execute(_TABLES).fetchall()
         known, self._equal = self._equal, {}
-        differing = dict(self._differing(tables, known))
-        names = {(schema, table) for schema, table, _, _ in tables}
-        there = {(schema, table) for schema, table, _, _ in self._target.execute(_TABLES).fetchall()}
-        differing |= dict.fromkeys(there - names, "is not at the source any more")
-        return len(tables), differing
+        return len(tables), dict(self._differing(tables, known))
 
     def _differing(self, tables: list[tuple[Any, ...]], known: dict[Name, str]) -> Iterator[tuple[Name, str]]:
         for schema, table, kind, columns in tables:
             name = (schema, table)
             here = _digest(self._source, name, kind, columns)
             if known.get(name) != here:
-                there = _digest(self._target, name, "p", columns) if kind == "p" else _digest(self._target, name, kind, columns)
+                there = _digest(self._target, name, kind, columns)
                 if here != there:
                     yield name, f"{here} at the source, {there} at the target"
                     continue

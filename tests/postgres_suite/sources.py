@@ -36,7 +36,8 @@ class Package:
 
 
 def tests_of(version: int) -> Path:
-    """The folder that holds ``src/test/…`` of the version; fetched when it is not there. Processes that ask at once take turns."""
+    """The folder that holds ``src/test/…`` of the version; fetched when it is not there. Processes that ask at once take
+    turns."""
     home = REPOSITORY / "build" / "postgres-tests"
     tree = home / str(version)
     home.mkdir(parents=True, exist_ok=True)

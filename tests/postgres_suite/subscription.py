@@ -13,6 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from pgsluice.shared.config.settings import OPERATIONS
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.once import Outcome
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
@@ -21,7 +22,9 @@ from tests.waiting import wait_until
 DEADLINE_S = 90.0
 START_DEADLINE_S = 120.0
 _NAME = r'("(?:[^"]|"")+"|\w+)'
-_STATEMENT = re.compile(rf"\s*(CREATE|ALTER|DROP)\s+SUBSCRIPTION\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*?);?\s*", re.IGNORECASE | re.DOTALL)
+_STATEMENT = re.compile(
+    rf"\s*(CREATE|ALTER|DROP)\s+SUBSCRIPTION\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*?);?\s*", re.IGNORECASE | re.DOTALL
+)
 _ANY = re.compile(r"^[ \t]*(?:CREATE|ALTER|DROP)\s+SUBSCRIPTION\b[^;]*(?:;|\Z)", re.IGNORECASE | re.MULTILINE)
 _CREATE = re.compile(r"CONNECTION\s+'((?:[^']|'')*)'\s+PUBLICATION\s+(.*?)\s*(?:WITH\s*\((.*)\))?", re.IGNORECASE | re.DOTALL)
 _LIST = re.compile(r"(SET|ADD|DROP)\s+PUBLICATION\s+(.*?)\s*(?:WITH\s*\((.*)\))?", re.IGNORECASE | re.DOTALL)
@@ -144,8 +147,8 @@ class Subscription:
         return int(self._source.get("port", 0)) == server.port
 
     def give_identities(self) -> None:
-        """A group refuses tables whose updates would fail at the source, and PostgreSQL does not: they get the identity for which the
-        refusal asks."""
+        """A group refuses tables whose updates would fail at the source, and PostgreSQL does not: they get the identity for which
+        the refusal asks."""
         for group in self._groups.values():
             self._give_identities(group.keys)
 
@@ -159,25 +162,14 @@ class Subscription:
         for group in self._groups.values():
             group.__exit__(None, None, None)
 
-    def wait_for_catchup(self, deadline_s: float = DEADLINE_S) -> None:
+    def wait_for_catchup(self) -> None:
         """Until all that the source has now is applied, and all copies with it."""
-        for publication, group in self._groups.items():
-            with _source_of(group.keys) as connection:
-                [lsn] = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or [None]
-            slot = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn >= %s"
-
-            def is_read(group: GroupUnderTest = group, slot: str = slot, lsn: object = lsn) -> bool:
-                check(group)
-                with _source_of(group.keys) as connection:
-                    return connection.execute(slot, [_slot(group), lsn]).fetchone() == (1,)
-
-            wait_until(is_read, deadline_s=deadline_s, what=f"{publication} published", interval_s=0.1)
-            wait_until(lambda group=group: is_applied(group), deadline_s=deadline_s, what=f"{publication} applied", interval_s=0.1)  # type: ignore[misc]
+        for group in self._groups.values():
+            catch_up(group)
 
     def _add(self, publication: str, is_copied: bool) -> None:
-        name = re.sub(r"[^a-z0-9_-]", "_", self.name.lower())[:20] + "_" + self._suffix + f"_{len(self._groups)}"
-        if not self._groups:  # the walsender says its name: who asks for the subscription's finds the first group's
-            name = re.sub(r"[^a-z0-9_-]", "_", self.walsender_name.lower())[:40]
+        more_than_one = f"{_group_name(self.name)[:20]}_{self._suffix}_{len(self._groups)}"
+        name = more_than_one if self._groups else _group_name(self.walsender_name)
         more = {"publication": publication, "check-interval": "1s"} | self._changed
         more |= {"copy-and-stream": True} if is_copied else {"stream": True}
         keys = self._keys(name, more)
@@ -236,8 +228,17 @@ def _source_of(keys: dict[str, Any]) -> psycopg.Connection[tuple[Any, ...]]:
     return psycopg.connect(host=keys["host"], port=keys["port"], user="postgres", dbname=keys["dbname"], autocommit=True)
 
 
+def slot_of(name: str) -> str:
+    """Of the first group of the subscription whose walsender has that name."""
+    return GroupNames(_group_name(name)).slot
+
+
+def _group_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9_-]", "_", name.lower())[:40]
+
+
 def _slot(group: GroupUnderTest) -> str:
-    return "pgsluice_" + str(group.keys["group"]).replace("-", "_")
+    return GroupNames(group.keys["group"]).slot
 
 
 def start(group: GroupUnderTest) -> None:
@@ -250,7 +251,9 @@ def start(group: GroupUnderTest) -> None:
     def has_begun() -> bool:
         check(group)
         with _source_of(keys) as connection:
-            found = connection.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active", [_slot(group)])
+            found = connection.execute(
+                "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active", [_slot(group)]
+            )
             return found.fetchone() == (1,)
 
     wait_until(has_begun, deadline_s=START_DEADLINE_S, what=f"the slot of group {keys['group']}", interval_s=0.2)
@@ -271,6 +274,20 @@ def check(group: GroupUnderTest) -> None:
         if not process.is_running:
             lines = [line for line in process.log().splitlines() if " ERROR " in line or " CRITICAL " in line]
             raise AssertionError(f"the {process.role} of group {group.keys['group']} ended: {' | '.join(lines[-2:])}")
+
+
+def catch_up(group: GroupUnderTest) -> None:
+    name = group.keys["group"]
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn >= %s"
+    with _source_of(group.keys) as connection:
+        [lsn] = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or [None]
+
+        def is_published() -> bool:
+            check(group)
+            return connection.execute(query, [_slot(group), lsn]).fetchone() == (1,)
+
+        wait_until(is_published, deadline_s=DEADLINE_S, what=f"all changes published by group {name}", interval_s=0.1)
+    wait_until(lambda: is_applied(group), deadline_s=DEADLINE_S, what=f"all changes applied by group {name}", interval_s=0.1)
 
 
 def is_applied(group: GroupUnderTest) -> bool:

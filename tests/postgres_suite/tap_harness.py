@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import psycopg
 
-from tests.postgres_suite.subscription import DEADLINE_S, Statement, Subscription, parts_of
+from tests.postgres_suite.subscription import Statement, Subscription, parts_of, slot_of
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.servers.child import HOST
 from tests.servers.postgres_binaries import binaries
@@ -29,6 +29,7 @@ _IN_FILE = ("wal_level", "max_wal_senders", "max_replication_slots")
 """Settings that files change, so they are not given on the command line, which counts more."""
 _OF_SUBSCRIPTIONS = re.compile(r"\bpg_(?:stat_)?subscription", re.IGNORECASE)
 _OF_TABLES = re.compile(r"\b(?:CREATE|ALTER)\s+(?:TABLE|PUBLICATION)", re.IGNORECASE)
+_CALLED = re.compile(r"(application_name\s*=\s*|synchronous_standby_names\s+TO\s+)'(\w+)'", re.IGNORECASE)
 POLL_DEADLINE_S = 60.0
 
 
@@ -161,8 +162,19 @@ class TapHarness:
         command = [str(binaries() / "psql"), "-XAtq", "-d", address, "-f", "-", "-v", f"ON_ERROR_STOP={int(bool(stops))}", *extra]
         environment = {"PATH": os.environ["PATH"], "LANG": "C", "LC_MESSAGES": "C"}
         return subprocess.run(
-            command, input=script, capture_output=True, encoding="utf-8", errors="surrogateescape", env=environment, timeout=600
+            command,
+            input=self._with_slots(script),
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            env=environment,
+            timeout=600,
         )
+
+    def _with_slots(self, script: str) -> str:
+        """A group's connection is called as its slot is, a subscription's as the subscription is."""
+        names = {each.walsender_name for node in self._nodes.values() for each in node.subscriptions.values()}
+        return _CALLED.sub(lambda found: f"{found[1]}'{slot_of(found[2])}'" if found[2] in names else found[0], script)
 
     def _about_subscription(self, name: str, dbname: str, statement: Statement) -> None:
         node = self._nodes[name]
@@ -197,13 +209,13 @@ class TapHarness:
         for node in self._nodes.values():
             for each in node.subscriptions.values():
                 if subscription in (each.name, each.walsender_name):
-                    each.wait_for_catchup(DEADLINE_S)
+                    each.wait_for_catchup()
                     return
         raise LookupError(f"nobody made the subscription {subscription}")
 
     def _wait_for_subscription_sync(self, name: str) -> None:
         for subscription in self._nodes[name].subscriptions.values():
-            subscription.wait_for_catchup(DEADLINE_S)
+            subscription.wait_for_catchup()
 
     def _background_psql(self, name: str, dbname: str) -> int:
         sessions = self._nodes[name].sessions

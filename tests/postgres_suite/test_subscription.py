@@ -97,4 +97,5 @@ def compare(file: str, result: Result, entry: Known | None) -> str:
     expected = (EQUAL, frozenset[str]()) if entry is None else (entry.outcome, entry.parts)
     if (result.outcome, result.failed) == expected:
         return ""
-    return f"{file}: {result.outcome}, failed {sorted(result.failed, key=int)}; listed: {expected[0]}, {sorted(expected[1], key=int)}"
+    found, wanted = (sorted(numbers, key=int) for numbers in (result.failed, expected[1]))
+    return f"{file}: {result.outcome}, failed {found}; listed: {expected[0]}, {wanted}"
