@@ -1,4 +1,7 @@
-"""CREATE, ALTER and DROP SUBSCRIPTION, done with groups: one for each publication, because a group reads one."""
+"""CREATE, ALTER and DROP SUBSCRIPTION, done with groups: one for each publication, because a group reads one.
+
+Publications that share tables are joined for one group (``joined_publication``): two would apply the rows twice.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from pgsluice.shared.config.settings import OPERATIONS
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.once import Outcome
+from tests.postgres_suite.joined_publication import JoinedPublication, share_tables
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until
 
@@ -98,6 +102,8 @@ class Subscription:
         self._source: dict[str, Any] = {}
         self._is_enabled = True
         self._changed: dict[str, Any] = {}
+        self._publications: list[str] = []
+        self._joined: JoinedPublication | None = None
 
     def create(self, rest: str) -> None:
         found = _CREATE.fullmatch(rest)
@@ -107,7 +113,7 @@ class Subscription:
         self._is_enabled = options.get("enabled", "true") in ("true", "on") and options.get("connect", "true") in ("true", "on")
         self._changed = {"origin": "none"} if options.get("origin") == "none" else {}
         is_copied = options.get("copy_data", "true") in ("true", "on")
-        for publication in _publications(found[2]):
+        for publication in self._joined_if_shared(_publications(found[2])):
             self._add(publication, is_copied)
 
     def alter(self, rest: str) -> None:
@@ -146,10 +152,13 @@ class Subscription:
     def reads_from(self, server: PostgresServer) -> bool:
         return int(self._source.get("port", 0)) == server.port
 
-    def give_identities(self) -> None:
-        """A group refuses tables whose updates would fail at the source, and PostgreSQL does not: they get the identity for which
-        the refusal asks."""
+    def follow(self) -> None:
+        """After the source was altered. A group refuses tables whose updates would fail at the source, and PostgreSQL does not:
+        they get the identity for which the refusal asks."""
         for group in self._groups.values():
+            if self._joined is not None:
+                with _source_of(group.keys) as connection:
+                    self._joined.write(connection)
             self._give_identities(group.keys)
 
     def _give_identities(self, keys: dict[str, Any]) -> None:
@@ -195,9 +204,23 @@ class Subscription:
         }
         return keys | ({"password": self._source["password"]} if "password" in self._source else {})
 
+    def _joined_if_shared(self, names: list[str]) -> list[str]:
+        """The publications that groups are to read."""
+        self._publications, self._joined = names, None
+        if len(names) == 1:
+            return names
+        with _source_of(self._keys("", {})) as connection:
+            if not share_tables(connection, names):
+                return names
+            self._joined = JoinedPublication(f"joined_{self._suffix}_{uuid.uuid4().hex[:4]}", names)
+            self._joined.write(connection)
+        self._note(f"publications that share tables are joined: {', '.join(names)}")
+        return [self._joined.name]
+
     def _set_publications(self, verb: str, names: list[str], options: dict[str, str]) -> None:
-        before = list(self._groups)
-        wanted = {"SET": names, "ADD": before + names, "DROP": [each for each in before if each not in names]}[verb]
+        before, known = list(self._groups), self._publications
+        now = {"SET": names, "ADD": known + names, "DROP": [each for each in known if each not in names]}[verb]
+        wanted = self._joined_if_shared(now)
         for publication in before:
             if publication not in wanted:
                 self._remove(publication)

@@ -151,7 +151,7 @@ class TapHarness:
             for each in self._nodes.values():
                 for subscription in each.subscriptions.values():
                     if subscription.reads_from(self._nodes[name].server):
-                        subscription.give_identities()
+                        subscription.follow()
         return {"code": code, "stdout": stdout, "stderr": stderr}
 
     def _run_psql(
