@@ -47,7 +47,7 @@ class JoinedPublication:
         """Makes it, or makes it fit what its parts publish now."""
         parts = {"names": self.names}
         tables = [
-            table + (f" ({columns})" if columns else "") + (f" WHERE ({rows})" if rows else "")
+            f"ONLY {table}" + (f" ({columns})" if columns else "") + (f" WHERE ({rows})" if rows else "")
             for table, columns, rows in connection.execute(_TABLES, parts).fetchall()
         ]
         operations, via_root = connection.execute(_OPTIONS, [self.names]).fetchone() or ("", "false")

@@ -15,7 +15,6 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgsluice.shared.config.settings import OPERATIONS
 from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.once import Outcome
@@ -42,11 +41,7 @@ JOIN pg_class c ON c.relname = t.tablename JOIN pg_namespace n ON n.oid = c.reln
 WHERE t.pubname = %s AND (c.relreplident = 'n' OR c.relreplident = 'd'
     AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))
 """
-_OWN_TABLES = """
-SELECT attrelid::regclass::text FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid AND c.relkind = 'r'
-WHERE relnamespace = to_regnamespace('pgsluice') AND attname = 'group_name' ORDER BY relname DESC
-"""
-_PUBLISHES = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = %s"
+_IS_THERE = "SELECT FROM pg_publication WHERE pubname = %s"
 
 
 class NotTranslatedError(RuntimeError):
@@ -102,6 +97,7 @@ class Subscription:
         self._source: dict[str, Any] = {}
         self._is_enabled = True
         self._changed: dict[str, Any] = {}
+        self._made = 0
         self._publications: list[str] = []
         self._joined: JoinedPublication | None = None
 
@@ -149,6 +145,11 @@ class Subscription:
     def walsender_name(self) -> str:
         return str(self._source.get("application_name", self.name))
 
+    @property
+    def slot(self) -> str:
+        """Of its first group, as the group's connection is called too."""
+        return next((_slot(group) for group in self._groups.values()), self.name)
+
     def reads_from(self, server: PostgresServer) -> bool:
         return int(self._source.get("port", 0)) == server.port
 
@@ -177,17 +178,16 @@ class Subscription:
             catch_up(group)
 
     def _add(self, publication: str, is_copied: bool) -> None:
-        more_than_one = f"{_group_name(self.name)[:20]}_{self._suffix}_{len(self._groups)}"
-        name = more_than_one if self._groups else _group_name(self.walsender_name)
+        self._made += 1
+        name = f"{_group_name(self.walsender_name)[:20]}_{self._suffix}_{self._made}"
         more = {"publication": publication, "check-interval": "1s"} | self._changed
         more |= {"copy-and-stream": True} if is_copied else {"stream": True}
         keys = self._keys(name, more)
         with _source_of(keys) as connection:
-            published = connection.execute(_PUBLISHES, [publication]).fetchone()
+            published = connection.execute(_IS_THERE, [publication]).fetchone()
         if published is None:
             self._note(f"left out, there is no publication {publication}")
             return
-        keys["publish"] = [operation for operation, is_published in zip(OPERATIONS, published, strict=True) if is_published]
         group = GroupUnderTest(keys)
         self._give_identities(group.keys)
         self._groups[publication] = group
@@ -233,13 +233,11 @@ class Subscription:
         stop(group)
         Outcome(PgsluiceProcess("drop", "--yes", config=group.keys), DEADLINE_S)
         group.__exit__(None, None, None)
-        for (table,) in self.target.execute(_OWN_TABLES):  # "drop" leaves the target to people
-            self.target.execute(f"DELETE FROM {table} WHERE group_name = %s", [group.keys["group"]])
 
     def _restart(self) -> None:
         for publication, group in list(self._groups.items()):
             stop(group)
-            keys = self._keys(group.keys["group"], {key: group.keys[key] for key in ("publication", "publish", "check-interval")})
+            keys = self._keys(group.keys["group"], {key: group.keys[key] for key in ("publication", "check-interval")})
             keys |= {key: group.keys[key] for key in ("copy-and-stream", "stream", "origin") if key in group.keys}
             group.__exit__(None, None, None)
             self._groups[publication] = GroupUnderTest(keys)
@@ -249,11 +247,6 @@ class Subscription:
 def _source_of(keys: dict[str, Any]) -> psycopg.Connection[tuple[Any, ...]]:
     """As superuser, whoever the group is there."""
     return psycopg.connect(host=keys["host"], port=keys["port"], user="postgres", dbname=keys["dbname"], autocommit=True)
-
-
-def slot_of(name: str) -> str:
-    """Of the first group of the subscription whose walsender has that name."""
-    return GroupNames(_group_name(name)).slot
 
 
 def _group_name(name: str) -> str:
@@ -295,8 +288,8 @@ def check(group: GroupUnderTest) -> None:
     """Raises when a process of the group has ended by itself."""
     for process in (group.replicator, group.worker):
         if not process.is_running:
-            lines = [line for line in process.log().splitlines() if " ERROR " in line or " CRITICAL " in line]
-            raise AssertionError(f"the {process.role} of group {group.keys['group']} ended: {' | '.join(lines[-2:])}")
+            lines = ("\n" + process.log()).partition("\npgsluice: ")[2].splitlines()
+            raise AssertionError(f"the {process.role} of group {group.keys['group']} ended: {' '.join(lines[:6])}")
 
 
 def catch_up(group: GroupUnderTest) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import psycopg
 
-from tests.postgres_suite.subscription import Statement, Subscription, parts_of, slot_of
+from tests.postgres_suite.subscription import Statement, Subscription, parts_of
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.servers.child import HOST
 from tests.servers.postgres_binaries import binaries
@@ -29,7 +29,9 @@ _IN_FILE = ("wal_level", "max_wal_senders", "max_replication_slots")
 """Settings that files change, so they are not given on the command line, which counts more."""
 _OF_SUBSCRIPTIONS = re.compile(r"\bpg_(?:stat_)?subscription", re.IGNORECASE)
 _OF_TABLES = re.compile(r"\b(?:CREATE|ALTER)\s+(?:TABLE|PUBLICATION)", re.IGNORECASE)
-_CALLED = re.compile(r"(application_name\s*=\s*|synchronous_standby_names\s+TO\s+)'(\w+)'", re.IGNORECASE)
+_CALLED = re.compile(
+    r"(application_name\s*=\s*|slot_name\s*=\s*|synchronous_standby_names\s+TO\s+|pg_logical_slot_\w+\(\s*)'(\w+)'", re.IGNORECASE
+)
 POLL_DEADLINE_S = 60.0
 
 
@@ -172,9 +174,9 @@ class TapHarness:
         )
 
     def _with_slots(self, script: str) -> str:
-        """A group's connection is called as its slot is, a subscription's as the subscription is."""
-        names = {each.walsender_name for node in self._nodes.values() for each in node.subscriptions.values()}
-        return _CALLED.sub(lambda found: f"{found[1]}'{slot_of(found[2])}'" if found[2] in names else found[0], script)
+        """With the names of groups' slots, as their connections are called too, for those of subscriptions."""
+        slots = {each.walsender_name: each.slot for node in self._nodes.values() for each in node.subscriptions.values()}
+        return _CALLED.sub(lambda found: f"{found[1]}'{slots.get(found[2], found[2])}'", script)
 
     def _about_subscription(self, name: str, dbname: str, statement: Statement) -> None:
         node = self._nodes[name]

@@ -72,8 +72,8 @@ class LiveGroup:
         """The last lines of the process that ended; "" while both run."""
         for process in (self._processes.replicator, self._processes.worker):
             if not process.is_running:
-                lines = [line for line in process.log().splitlines() if " ERROR " in line or " CRITICAL " in line]
-                return f"{process.role} ended: {' | '.join(lines[-2:])}"
+                lines = ("\n" + process.log()).partition("\npgsluice: ")[2].splitlines()
+                return f"{process.role} ended: {' '.join(lines[:6])}"
         return ""
 
     def settle(self) -> tuple[int, dict[Name, str]]:
