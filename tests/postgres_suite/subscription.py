@@ -130,10 +130,12 @@ class Subscription:
         elif verb == "RENAME" and (found := _RENAME.fullmatch(rest)):
             self.name = _unquoted(found[1])
             self._note("a group keeps its name")
+            self._restart()
         elif verb == "REFRESH":
             pass  # a group looks at its publication by itself
         elif verb in ("SET", "OWNER", "SKIP"):
             self._note(f"no group has: ALTER SUBSCRIPTION … {rest}")
+            self._restart()
         else:
             raise NotTranslatedError(rest)
 
@@ -235,13 +237,15 @@ class Subscription:
         group.__exit__(None, None, None)
 
     def _restart(self) -> None:
+        """As a subscription's apply worker does when the subscription is altered."""
         for publication, group in list(self._groups.items()):
             stop(group)
             keys = self._keys(group.keys["group"], {key: group.keys[key] for key in ("publication", "check-interval")})
             keys |= {key: group.keys[key] for key in ("copy-and-stream", "stream", "origin") if key in group.keys}
             group.__exit__(None, None, None)
             self._groups[publication] = GroupUnderTest(keys)
-            start(self._groups[publication])
+            if self._is_enabled:
+                start(self._groups[publication])
 
 
 def _source_of(keys: dict[str, Any]) -> psycopg.Connection[tuple[Any, ...]]:
