@@ -58,9 +58,9 @@ class JoinedPublication:
         name = sql.Identifier(self.name).as_string(connection)
         if not self.written:
             connection.execute(f"CREATE PUBLICATION {name}".encode())
+        connection.execute(f"ALTER PUBLICATION {name} SET ({options})".encode())
         if tables:
             connection.execute(f"ALTER PUBLICATION {name} SET TABLE {', '.join(tables)}".encode())
-        connection.execute(f"ALTER PUBLICATION {name} SET ({options})".encode())
         self.written = wanted
 
 
