@@ -29,7 +29,9 @@ _STATEMENT = re.compile(
     rf"\s*(CREATE|ALTER|DROP)\s+SUBSCRIPTION\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*?);?\s*", re.IGNORECASE | re.DOTALL
 )
 _ANY = re.compile(r"^[ \t]*(?:CREATE|ALTER|DROP)\s+SUBSCRIPTION\b[^;]*(?:;|\Z)", re.IGNORECASE | re.MULTILINE)
-_CREATE = re.compile(r"CONNECTION\s+'((?:[^']|'')*)'\s+PUBLICATION\s+(.*?)\s*(?:WITH\s*\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_CREATE = re.compile(
+    r"CONNECTION\s+(?:'|\$\$)((?:[^'$]|'')*)(?:'|\$\$)\s+PUBLICATION\s+(.*?)\s*(?:WITH\s*\((.*)\))?", re.IGNORECASE | re.DOTALL
+)
 _LIST = re.compile(r"(SET|ADD|DROP)\s+PUBLICATION\s+(.*?)\s*(?:WITH\s*\((.*)\))?", re.IGNORECASE | re.DOTALL)
 _CONNECTION = re.compile(r"CONNECTION\s+'((?:[^']|'')*)'", re.IGNORECASE | re.DOTALL)
 _RENAME = re.compile(rf"RENAME\s+TO\s+{_NAME}", re.IGNORECASE)
