@@ -35,13 +35,14 @@ _CREATE = re.compile(
 _LIST = re.compile(r"(SET|ADD|DROP)\s+PUBLICATION\s+(.*?)\s*(?:WITH\s*\((.*)\))?", re.IGNORECASE | re.DOTALL)
 _CONNECTION = re.compile(r"CONNECTION\s+'((?:[^']|'')*)'", re.IGNORECASE | re.DOTALL)
 _RENAME = re.compile(rf"RENAME\s+TO\s+{_NAME}", re.IGNORECASE)
-# Of tables of a publication that publishes updates or deletes: those whose updates would fail.
+# Of tables of a publication that publishes updates or deletes, and their partitions: those whose updates would fail.
 _WITHOUT_IDENTITY = """
-SELECT format('%%I.%%I', t.schemaname, t.tablename) FROM pg_publication_tables t
+SELECT DISTINCT each.oid::regclass::text FROM pg_publication_tables t
 JOIN pg_publication p ON p.pubname = t.pubname AND (p.pubupdate OR p.pubdelete)
-JOIN pg_class c ON c.relname = t.tablename JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = t.schemaname
-WHERE t.pubname = %s AND (c.relreplident = 'n' OR c.relreplident = 'd'
-    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))
+CROSS JOIN LATERAL (SELECT format('%%I.%%I', t.schemaname, t.tablename)::regclass AS name) AS named
+JOIN pg_class each ON each.oid = named.name OR each.oid IN (SELECT relid FROM pg_partition_tree(named.name))
+WHERE t.pubname = %s AND (each.relreplident = 'n' OR each.relreplident = 'd'
+    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = each.oid AND i.indisprimary))
 """
 _IS_THERE = "SELECT FROM pg_publication WHERE pubname = %s"
 

@@ -208,12 +208,18 @@ class TapHarness:
             return False
 
     def _wait_for_catchup(self, name: str, subscription: str) -> None:
-        for node in self._nodes.values():
-            for each in node.subscriptions.values():
-                if subscription in (each.name, each.walsender_name):
-                    each.wait_for_catchup()
-                    return
-        raise LookupError(f"nobody made the subscription {subscription}")
+        """Of a subscription that reads from the node: names come again at others."""
+        source = self._nodes[name].server
+        found = [
+            each
+            for node in self._nodes.values()
+            for each in node.subscriptions.values()
+            if each.reads_from(source) and subscription in (each.name, each.walsender_name)
+        ]
+        if not found:
+            raise LookupError(f"nobody made the subscription {subscription}")
+        for each in found:
+            each.wait_for_catchup()
 
     def _wait_for_subscription_sync(self, name: str) -> None:
         for subscription in self._nodes[name].subscriptions.values():
