@@ -38,7 +38,9 @@ POLL_DEADLINE_S = 60.0
 @dataclass
 class Node:
     server: PostgresServer
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
+    """By database and name."""
+
     sessions: list[psycopg.Connection[tuple[Any, ...]]] = field(default_factory=list)
     latin: bool = False
 
@@ -182,17 +184,17 @@ class TapHarness:
         node = self._nodes[name]
         if statement.verb == "CREATE":
             subscription = Subscription(statement.name, Database(node.server, dbname), self._nats, self._notes.append)
-            node.subscriptions[statement.name] = subscription
+            node.subscriptions[dbname, statement.name] = subscription
             subscription.create(statement.rest)
             return
-        subscription = node.subscriptions.pop(statement.name)
+        subscription = node.subscriptions.pop((dbname, statement.name))
         if statement.verb == "DROP":
             subscription.drop()
             return
         try:
             subscription.alter(statement.rest)
         finally:
-            node.subscriptions[subscription.name] = subscription
+            node.subscriptions[dbname, subscription.name] = subscription
 
     def _poll_query_until(self, name: str, dbname: str, query: str, expected: str) -> bool:
         if _OF_SUBSCRIPTIONS.search(query):
