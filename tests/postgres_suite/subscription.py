@@ -116,7 +116,7 @@ class Subscription:
             self._add(publication, is_copied)
 
     def alter(self, rest: str) -> None:
-        verb = rest.split()[0].upper()
+        verb = re.split(r"\W", rest, maxsplit=1)[0].upper()
         if verb in ("SET", "ADD", "DROP") and (found := _LIST.fullmatch(rest)):
             self._set_publications(found[1].upper(), _publications(found[2]), _options(found[3]))
         elif verb == "ENABLE":
