@@ -32,6 +32,8 @@ _OF_TABLES = re.compile(r"\b(?:CREATE|ALTER)\s+(?:TABLE|PUBLICATION)", re.IGNORE
 _CALLED = re.compile(
     r"(application_name\s*=\s*|slot_name\s*=\s*|synchronous_standby_names\s+TO\s+|pg_logical_slot_\w+\(\s*)'(\w+)'", re.IGNORECASE
 )
+_DROPPED = re.compile(r"\b(DROP\s+DATABASE\s+\w+)", re.IGNORECASE)
+"""Tasks of a lent Spark keep their sessions for a while after their worker has ended."""
 POLL_DEADLINE_S = 60.0
 
 
@@ -177,6 +179,7 @@ class TapHarness:
 
     def _with_slots(self, script: str) -> str:
         """With the names of groups' slots, as their connections are called too, for those of subscriptions."""
+        script = _DROPPED.sub(r"\1 WITH (FORCE)", script)
         slots = {each.walsender_name: each.slot for node in self._nodes.values() for each in node.subscriptions.values()}
         return _CALLED.sub(lambda found: f"{found[1]}'{slots.get(found[2], found[2])}'", script)
 
@@ -233,7 +236,11 @@ class TapHarness:
         return len(sessions) - 1
 
     def _query_safe(self, name: str, session: int, script: str) -> str:
-        cursor = self._nodes[name].sessions[session].execute(script.encode())
+        """Files ask sessions that have quit, which PostgreSQL's module starts again."""
+        node = self._nodes[name]
+        if node.sessions[session].closed:
+            node.sessions[session] = node.server.connect()
+        cursor = node.sessions[session].execute(script.encode())
         if cursor.description is None:
             return ""
         return "\n".join("|".join("" if value is None else str(value) for value in row) for row in cursor.fetchall())
