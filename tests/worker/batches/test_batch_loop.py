@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tests.borrowed_spark import borrowed_spark
 from tests.freed_memory import KEPT_BYTES, keep_freed_memory, resident_bytes
 from tests.logged import fields_of
 from tests.servers import NatsServer
-from tests.waiting import wait_until
+from tests.waiting import DeadlineError, wait_until
 from tests.worker.batches.failing_sinks import LONGEST_S, FailingWriter, Harness, SilentWriter
 from tests.worker.published_stream import ids_in, position_of
 from tests.worker.running_worker import running_worker
@@ -135,14 +136,20 @@ def test_while_nothing_comes_spark_is_kept_warm_and_memory_given_back(harness: H
     def jobs() -> int:
         return len(harness.spark.context.statusTracker().getJobIdsForGroup())
 
+    def is_given_back() -> bool:
+        """Not seen where it was given back before it could be measured."""
+        held = keep_freed_memory()
+        least = resident_bytes() - KEPT_BYTES // 2
+        with contextlib.suppress(DeadlineError):
+            wait_until(lambda: resident_bytes() < least, deadline_s=LONGEST_S / 20)
+            return bool(held)
+        return False
+
     try:
         wait_until(lambda: batches.applied.sequence == 3, deadline_s=LONGEST_S, what="all that there is")
         before = jobs()
         wait_until(lambda: jobs() > before + 1, deadline_s=LONGEST_S, what="jobs of nothing")
-        held = keep_freed_memory()
-        least = resident_bytes() - KEPT_BYTES // 2
-        wait_until(lambda: resident_bytes() < least, deadline_s=LONGEST_S, what="memory for others")
-        assert held
+        wait_until(is_given_back, deadline_s=LONGEST_S, what="memory for others")
     finally:
         batches.stop()
         sink.close()
