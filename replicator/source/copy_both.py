@@ -19,7 +19,7 @@ from psycopg import pq
 from pgsluice.replicator.source import copy_data
 from pgsluice.replicator.source.copy_data import WantedMessages, encode_message, message_end, message_head, missing_bytes
 from pgsluice.replicator.source.stream_end import broken, ended, result_error, stream_error
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.errors import PgsluiceError, TransientError
 
 READ_BYTES = 256 * 1024
 
@@ -48,6 +48,14 @@ def end_error(message: bytes) -> PgsluiceError:
         case copy_data.COPY_DONE | copy_data.COMMAND_COMPLETE:
             return ended()
     return broken(f"the server sent a message of kind 0x{message[0]:02x}")
+
+
+def socket_of(pgconn: pq.abc.PGconn) -> int:
+    """Raises TransientError when the connection has ended: libpq closes its socket as soon as it reads that."""
+    try:
+        return pgconn.socket
+    except psycopg.Error as error:
+        raise broken(error) from None
 
 
 class PlainCopyBoth:
@@ -87,7 +95,7 @@ class PlainCopyBoth:
             unread, self._unread = self._unread, b""
             return unread
         try:
-            arrived = os.read(self._pgconn.socket, READ_BYTES)
+            arrived = os.read(socket_of(self._pgconn), READ_BYTES)
         except BlockingIOError:
             return None
         except ConnectionResetError:
@@ -128,10 +136,10 @@ class PlainCopyBoth:
     def _send(self, message: bytes) -> None:
         self._unsent += message
         try:
-            self._unsent = self._unsent[os.write(self._pgconn.socket, self._unsent) :]
+            self._unsent = self._unsent[os.write(socket_of(self._pgconn), self._unsent) :]
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, TransientError):
             self._unsent = b""  # the server is gone: its last words are still to be read, and then the end of the connection
 
     def _end_of_connection(self) -> PgsluiceError:

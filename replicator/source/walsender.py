@@ -25,7 +25,7 @@ from pgsluice.replicator.source.connection import (
     Connection,
     connect_for_replication,
 )
-from pgsluice.replicator.source.copy_both import CopyBoth, LibpqCopyBoth, PlainCopyBoth
+from pgsluice.replicator.source.copy_both import CopyBoth, LibpqCopyBoth, PlainCopyBoth, socket_of
 from pgsluice.replicator.source.copy_data import COPY_DATA, PASSED_OVER, WantedMessages, encode_status, message_end
 from pgsluice.replicator.source.stream_end import broken, ended, result_error
 from pgsluice.shared.broker.replicator_records import ANY_ORIGIN
@@ -113,7 +113,7 @@ class WalSender:
 
     def _socket(self) -> socket.socket:
         """The same connection under another descriptor."""
-        return socket.socket(fileno=os.dup(self._pgconn.socket))
+        return socket.socket(fileno=os.dup(socket_of(self._pgconn)))
 
     async def start(
         self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN, wanted: WantedMessages | None = None
@@ -197,7 +197,7 @@ class WalSender:
         return result
 
     async def _wait_socket(self, *, readable: bool) -> None:
-        loop, descriptor = asyncio.get_running_loop(), self._pgconn.socket
+        loop, descriptor = asyncio.get_running_loop(), socket_of(self._pgconn)
         self._waiting = loop.create_future()
         add, remove = (loop.add_reader, loop.remove_reader) if readable else (loop.add_writer, loop.remove_writer)
         add(descriptor, self.wake)

@@ -7,7 +7,7 @@ import signal
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,7 +177,18 @@ async def end_of(settings: PostgresSettings, slot: str, way: str, end: Callable[
         with pytest.raises(PgsluiceError) as raised:
             await asyncio.wait_for(frames_until(walsender, commits(1)), 120)
         await ending
+        await use_ended(walsender)
         return raised.value
+
+
+async def use_ended(walsender: WalSender) -> None:
+    """As those do that have not heard yet of the end: they learn of it by an error of ours, or later."""
+    for use in (lambda: walsender.send_status(LSN(0), LSN(0), reply=True), walsender.stream.receive):
+        with suppress(TransientError):
+            use()
+    with suppress(TransientError):
+        await walsender.wait_readable()
+    await walsender.finish(patience_s=60)
 
 
 @WAYS
