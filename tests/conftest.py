@@ -153,6 +153,16 @@ def target_database(postgres: PostgresServer) -> Iterator[Database]:
     database.drop()
 
 
+@pytest.fixture
+def ordinary_role(target_database: Database) -> Iterator[str]:
+    """A role of the target that may make what is the worker's own, and may not set session_replication_role."""
+    name = f"ordinary_{target_database.dbname}"
+    target_database.execute("DROP SCHEMA IF EXISTS pgsluice CASCADE")
+    target_database.execute(f"CREATE ROLE {name} LOGIN; GRANT CREATE, TEMPORARY ON DATABASE {target_database.dbname} TO {name}")
+    yield name
+    target_database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
 @pytest.fixture(scope="module")
 def spark_environment() -> Iterator[None]:
     """For tests that start Spark in this process."""

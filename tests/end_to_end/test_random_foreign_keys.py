@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -27,16 +26,6 @@ LONGEST_LIFE_S = 3.0
 """Of what was seen to do its work."""
 LONGEST_START_S = 120.0
 CATCH_UP_DEADLINE_S = 300.0
-
-
-@pytest.fixture
-def ordinary_role(target_database: Database) -> Iterator[str]:
-    """A role that may not set session_replication_role."""
-    name = f"ordinary_{target_database.dbname}"
-    target_database.execute("DROP SCHEMA IF EXISTS pgsluice CASCADE")
-    target_database.execute(f"CREATE ROLE {name} LOGIN; GRANT CREATE, TEMPORARY ON DATABASE {target_database.dbname} TO {name}")
-    yield name
-    target_database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 class Run:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
 from tests.foreign_keys.random_twin import RandomTwin
 from tests.foreign_keys.schema_load import State
 from tests.servers import Database
+from tests.target_reader import Reader
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -74,38 +72,24 @@ def _rows(connection: Connection, query: str) -> frozenset[Any]:
     return frozenset(cursor.fetchall() if cursor.description else ())
 
 
-class StateWatch:
-    """Looks at the target all the time. ``torn`` are looks that saw no commit of the source, ``backwards`` those that saw an
-    earlier one than before. It gives way before a deadlock is looked for: it holds tables that a TRUNCATE of the worker wants
-    while it waits for others that the worker has."""
+class StateWatch(Reader):
+    """``torn`` are looks that saw no commit of the source, ``backwards`` those that saw an earlier one than before. It gives way
+    before a deadlock is looked for: it holds tables that a TRUNCATE of the worker wants while it waits for others that the worker
+    has."""
 
     def __init__(self, database: Database, query: str, states: Mapping[int, State]) -> None:
-        self._database = database
+        super().__init__(database)
         self._query = query.encode()
         self._states = states
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
         self.newest = -1
         self.seen: set[int] = set()
         self.torn: list[State] = []
         self.backwards: list[tuple[int, int]] = []
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stopping.wait(0.1):
-            with contextlib.suppress(psycopg.OperationalError), self._database.connect() as connection:
-                connection.execute("SET lock_timeout = '300ms'")
-                while not self._stopping.wait(0.01):
-                    self._look(connection.execute(self._query).fetchone())
-
-    def _look(self, state: State | None) -> None:
+    def look(self, connection: psycopg.Connection[State]) -> None:
+        with connection.transaction():
+            connection.execute("SET LOCAL lock_timeout = '300ms'")
+            state = connection.execute(self._query).fetchone()
         if state is None or state[0] is None:
             return  # nothing is applied yet
         number = int(state[0])

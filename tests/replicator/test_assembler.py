@@ -419,3 +419,13 @@ def test_a_definition_that_another_makes_needless_says_nothing_and_is_in_its_mes
     made.add(frames.commit(100))
     message = made.drained()
     assert message is None or not message.is_definition
+
+
+def test_definitions_that_are_left_out_fill_no_message() -> None:
+    made = assembler(cut_bytes=1000)
+    made.add(frames.begin(100))
+    for number in range(9):
+        assert made.add_definition(b"M%d" % number * 300, supersedes=True) is None
+    message = made.add(frames.insert(b"a"))
+    assert message is not None
+    assert split_body(message.body)[1][1:] == [*[LEFT_OUT] * 8, b"M8" * 300]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.replicator.assembler import Assembler, Message, Published
+from pgsluice.replicator.assembler import MOST_UNPLACED, Assembler, Message, Published
 from pgsluice.replicator.followed_tables import FollowedTables
 from pgsluice.replicator.source.copy_data import FRAME_OFFSET, message_end
 from pgsluice.shared.wire.message import split_body
@@ -88,14 +88,27 @@ def test_a_transaction_of_strangers_alone_makes_no_message_however_the_open_one_
     assert [frame for frame in split_body(message.body)[1] if frame[:1] == b"T"] == [frames.truncate(frames.OID)]
 
 
+def test_many_changes_that_are_left_out_before_one_that_is_not_fit_into_messages() -> None:
+    followed, left_out = FollowedTables(), 3 * MOST_UNPLACED
+    followed.begin({frames.OID}, {})
+    made = Assembler(NOTHING, cut_bytes=1000, followed=followed)
+    made.add_relation(frames.relation(), frames.table())
+    stream = [frames.begin(100), *[frames.insert(b"b", STRANGER)] * left_out, frames.insert(b"a"), frames.commit(100)]
+    messages = [message for frame in stream if (message := made.add(frame)) is not None]
+    messages += [message for message in (made.drained(),) if message is not None]
+    assert max(message.changes for message in messages) <= MOST_UNPLACED + 1
+    assert [place for message in messages for place, _ in changes_of(message)] == [Position(LSN(100), left_out + 1)]
+
+
 def test_a_table_that_left_is_followed_up_to_its_end_also_in_runs_of_changes() -> None:
     followed = FollowedTables()
     followed.begin({frames.OID}, {})
     made = Assembler(NOTHING, followed=followed)
     made.add_relation(frames.relation(), frames.table())
 
-    def run(lsn: int) -> None:
-        data = b"".join(map(frames.xlog_data, [frames.begin(lsn), *[frames.insert(b"a")] * 3, frames.commit(lsn)]))
+    def run(*lsns: int) -> None:
+        transactions = [[frames.begin(lsn), *[frames.insert(b"a")] * 3, frames.commit(lsn)] for lsn in lsns]
+        data = b"".join(frames.xlog_data(frame) for transaction in transactions for frame in transaction)
         place = 0
         while (place := made.add_run(data, place)) < len(data):
             end = message_end(data, place)
@@ -104,8 +117,8 @@ def test_a_table_that_left_is_followed_up_to_its_end_also_in_runs_of_changes() -
 
     run(100)
     followed.leave(frames.OID, LSN(300))
-    run(200)
-    run(300)
+    followed.leave(frames.OID, LSN(400))
+    run(200, 300)
     message = made.drained()
     assert message is not None
     assert (message.last, message.changes) == (Position(LSN(200), 3), 6)

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.errors import TransientError
 from tests.end_to_end.group_under_test import configuration
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import pause
+from tests.servers.losing_proxy import LosingProxy
 from tests.waiting import wait_until
 
 INCOMPRESSIBLE = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {kilobytes} * 32))"
@@ -137,6 +139,35 @@ def test_a_broker_that_hangs_does_not_cost_the_replication_connection(group: str
             assert "trying again" not in replicator.log()
 
 
+def test_a_table_that_is_altered_while_the_broker_hangs_does_not_cost_the_replication_connection(
+    own_broker: Group, nats: NatsServer
+) -> None:
+    """What workers have to know of the table is written before the first row of it is published, and waits for NATS."""
+    own_broker.replicate()
+    with process(own_broker, nats) as replicator:
+        replicator.wait_for_log("replicating")
+        walsender = reader_of_slot(own_broker)
+        nats.pause()
+        try:
+            own_broker.source.execute("ALTER TABLE t ADD w int; INSERT INTO t VALUES (1, 'v', 2)")
+            replicator.wait_for_log("definitions cannot be stored yet, waiting for NATS")
+        finally:
+            nats.resume()
+        wait_until(lambda: published_changes(own_broker) == 1, what="the row in the stream")
+        [table] = own_broker.with_broker(lambda _, bucket: load_tables(bucket))
+        assert [column.name for column in table.columns] == ["id", "v", "w"]
+        assert reader_of_slot(own_broker) == walsender
+        assert "trying again" not in replicator.log()
+
+
+def reader_of_slot(replication: Group) -> int:
+    """The process of the source that serves the replicator."""
+    [(pid,)] = replication.source.execute(
+        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [replication.names.slot]
+    )
+    return int(str(pid))
+
+
 def test_a_source_that_is_killed_and_comes_back_loses_nothing(group: str, nats_server: NatsServer) -> None:
     with PostgresServer() as server:
         database = server.create_database("source")
@@ -151,6 +182,21 @@ def test_a_source_that_is_killed_and_comes_back_loses_nothing(group: str, nats_s
                 server.start()
             wait_until(lambda: published_changes(replication) == 20_000, what="every change in the stream")
             assert replicator.is_running
+
+
+def test_a_connection_that_the_replicator_alone_has_lost_does_not_keep_the_slot_from_it(
+    replication: Group, nats_server: NatsServer
+) -> None:
+    """The source would believe for 20 s that it is there."""
+    replication.replicate()
+    with LosingProxy(replication.source.server.port) as proxy, process(replication, nats_server, port=proxy.port) as replicator:
+        replicator.wait_for_log("replicating")
+        lost = reader_of_slot(replication)
+        proxy.tell_clients()
+        replicator.wait_for_log(f"process {lost} of the source, which served this replicator over a connection that was lost")
+        replication.source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_until(lambda: published_changes(replication) == 1, what="the change in the stream")
+        assert "wal_sender_timeout" not in replicator.log()
 
 
 def test_a_walsender_that_is_terminated_is_replaced(replication: Group, nats_server: NatsServer) -> None:

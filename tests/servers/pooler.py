@@ -2,21 +2,17 @@
 
 It lends each client one of a few sessions of the server, until the client leaves (session mode) or until the end of each
 transaction (transaction mode). It resets nothing in between, as PgBouncer does in transaction mode. Passwords are not asked for.
-Startup options of clients are passed over (PgBouncer: ``ignore_startup_parameters = options``).
+Startup options of clients are passed over (PgBouncer: ``ignore_startup_parameters = options``); its own sessions may have some.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-import threading
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 from pgsluice.shared.config.settings import PostgresSettings
-
-HOST = "127.0.0.1"
+from tests.servers.asyncio_server import AsyncioServer
 
 _VERSION_3 = 196608
 _READY, _COPY_IN, _KEY_DATA = b"Z", b"G", b"K"
@@ -35,40 +31,27 @@ class _Session:
     greeting: bytes = field(default=b"")
 
 
-class Pooler:
+class Pooler(AsyncioServer):
     """With ``sessions`` of the server for all clients of one database and role."""
 
-    def __init__(self, server: PostgresSettings, *, sessions: int = 2, by_transaction: bool = True) -> None:
-        self.port = 0
+    def __init__(self, server: PostgresSettings, *, sessions: int = 2, by_transaction: bool = True, options: str = "") -> None:
+        super().__init__()
         self._server = server
         self._sessions = sessions
         self._by_transaction = by_transaction
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._options = options
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._ready.wait(30), "the pooler has no session of the server"
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _run(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+    async def listen(self) -> None:
+        """Once it has its sessions."""
         self._free: asyncio.LifoQueue[_Session] = asyncio.LifoQueue()
         for _ in range(self._sessions):
             self._free.put_nowait(await self._open())
-        listener = await asyncio.start_server(self._serve, HOST, 0)
-        self.port = listener.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stop.wait()
-        listener.close()
+        await super().listen()
 
     async def _open(self) -> _Session:
         reader, writer = await asyncio.open_connection(self._server.host, self._server.port)
-        wanted = ("user", self._server.user, "database", self._server.dbname, "client_encoding", "UTF8")
+        wanted = ["user", self._server.user, "database", self._server.dbname, "client_encoding", "UTF8"]
+        wanted += ["options", self._options] if self._options else []
         said = b"".join(text.encode() + b"\0" for text in wanted)
         writer.write(struct.pack(">ii", len(said) + 9, _VERSION_3) + said + b"\0")
         session = _Session(reader, writer)
@@ -77,7 +60,7 @@ class Pooler:
             session.greeting += _framed(kind, struct.pack(">ii", _NUMBER_OF_OURS, 0) if kind == _KEY_DATA else body)
         return session
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         session: _Session | None = None
         try:
             await _read_startup(reader, writer)

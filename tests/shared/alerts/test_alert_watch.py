@@ -25,7 +25,7 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, Phase, SnapshotRecord, TableRecord, now
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.unit_records import ALIVE_INTERVAL_S
-from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.broker.worker_records import MissedReport, WorkerReport, worker_key
 from pgsluice.shared.config.alert_settings import AlertSettings
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.process.retrying import Pauses
@@ -168,6 +168,20 @@ async def test_a_lag_is_told_when_it_has_lasted_and_resolves(streamed: GroupName
             return ("lag", "lake", "resolved") in told(receiver)
 
         await wait_until_async(over, what="the end of the lag")
+
+
+async def test_rows_that_a_worker_misses_in_a_copied_table_are_told_of(
+    client: Client, names: GroupNames, receiver: HttpServer
+) -> None:
+    await put_table(client, names, Phase.FINISHED_COPY)
+    missed = MissedReport(1, "public.t", 3, now(), expected=False)
+    await StateBucket(client, names).put(worker_key("lake"), WorkerReport(0, missed=(missed,)))
+    async with watching(alerts_to(receiver.url, for_s=3600.0), names, client):
+
+        async def is_told() -> bool:
+            return ("rows-missing", "lake", "firing") in told(receiver)
+
+        await wait_until_async(is_told, what="an alert about missing rows")
 
 
 async def test_of_several_processes_one_tells_and_another_goes_on_when_it_is_gone(

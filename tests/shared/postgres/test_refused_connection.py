@@ -9,6 +9,7 @@ import socket
 import socketserver
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +26,13 @@ from pgsluice.shared.config.load import load_given
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import LoginRefusedError, PgsluiceError, TransientError, UsageError
 from pgsluice.shared.postgres import refused_connection
-from pgsluice.shared.postgres.refused_connection import comes_from_server, connection_error, note_login, refused_sqlstate
+from pgsluice.shared.postgres.refused_connection import (
+    LOGIN_PATIENCE_S,
+    comes_from_server,
+    connection_error,
+    note_login,
+    refused_sqlstate,
+)
 from pgsluice.shared.postgres.session_settings import is_unverified
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target import connection as target
@@ -261,6 +268,13 @@ def test_a_login_that_is_refused_for_long_ends_the_process_for_a_new_start(
     assert "check target-user and target-password" in ended.remedy
     note_login(settings)
     assert type(source_refusal(settings)) is TransientError
+
+
+def test_a_login_that_was_refused_long_ago_is_tried_again_for_as_long(strict_server: PostgresServer) -> None:
+    settings, now = replace(strict_server.settings_for("postgres"), password="wrong-secret"), time.monotonic()
+    refused_connection._refusals[settings] = now - 3 * LOGIN_PATIENCE_S, now - 2 * LOGIN_PATIENCE_S
+    assert type(source_refusal(settings)) is TransientError
+    note_login(settings)
 
 
 @pytest.mark.parametrize("form", ["{password}", "postgres://postgres:{password}@{host}:{port}/postgres"], ids=["password", "url"])

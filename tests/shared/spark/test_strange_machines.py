@@ -60,6 +60,7 @@ def test_what_is_set_for_a_spark_of_others_changes_nothing(tmp_path: Path) -> No
         SPARK_HOME=str(tmp_path),
         SPARK_CONF_DIR=str(tmp_path),
         SPARK_LOCAL_DIRS="/nowhere",
+        SPARK_SUBMIT_OPTS="-XX:+NoSuchOption",
         PYSPARK_SUBMIT_ARGS="--master spark://nowhere:7077 their.py",
     )
     assert said == "started: [1, 3]"

@@ -82,6 +82,8 @@ class Target:
     def write_as(self, user: str | None, **settings: Any) -> None:
         """From now on, with these settings of the sink."""
         self.user = user
+        if user:
+            self.execute(f"GRANT CREATE ON SCHEMA public TO {user}")
         database = replace(self.settings.target, user=user) if user else self.settings.target
         self.settings = replace(self.settings, target=database, **settings)
 
@@ -189,3 +191,27 @@ def way() -> Way:
 @pytest.fixture
 def target(way: Way, new_target: Callable[..., Target]) -> Target:
     return new_target(INLINE_BYTES if way is Way.IN_THE_RECEIPT else 0, hands_over=way is Way.HANDED_OVER)
+
+
+@pytest.fixture(params=["superuser", "ordinary role"])
+def target_of_each_role(request: pytest.FixtureRequest, new_target: Callable[..., Target]) -> Target:
+    """With what target-disable-foreign-keys is by default, for a role that may disable them and for one that may not."""
+    made = new_target()
+    user = request.getfixturevalue("ordinary_role") if request.param == "ordinary role" else None
+    made.write_as(user, disable_foreign_keys=None)
+    return made
+
+
+@pytest.fixture
+def worker_role(target: Target) -> Iterator[str]:
+    """The role of ``target``'s worker from now on; it owns what is the worker's own, and no table."""
+    name = f"pgsluice_{target.database.dbname}"
+    target.execute(
+        f"CREATE ROLE {name} LOGIN; DROP SCHEMA IF EXISTS pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {name}"
+    )
+    target.settings = replace(target.settings, target=replace(target.settings.target, user=name))
+    yield name
+    target.close()
+    with target.database.connect() as connection:
+        connection.execute(f"DROP OWNED BY {name}".encode())
+        connection.execute(f"DROP ROLE {name}".encode())

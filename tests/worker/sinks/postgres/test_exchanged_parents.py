@@ -10,7 +10,6 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from tests.changes_builder import Change, insert, table, update
 from tests.worker.sinks.postgres.conftest import Target
-from tests.worker.sinks.postgres.test_targets_own_life import ordinary_role, target  # noqa: F401  fixtures
 
 PARENT = table("public.parent", "id integer", "email text")
 CHILD = table("public.child", "id integer", "parent_id integer", "email text")
@@ -24,6 +23,11 @@ EXCHANGED_KEYS = (
 EXCHANGED_VALUES = (update(PARENT, b"1", b"third"), update(PARENT, b"2", b"a"), update(PARENT, b"1", b"b"))
 
 
+@pytest.fixture
+def target(target_of_each_role: Target) -> Target:
+    return target_of_each_role
+
+
 @pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
 @pytest.mark.parametrize(
     ("columns", "exchange"),
@@ -31,7 +35,7 @@ EXCHANGED_VALUES = (update(PARENT, b"1", b"third"), update(PARENT, b"2", b"a"), 
     ids=["keys", "unique values"],
 )
 def test_children_stay_or_the_foreign_key_is_named(
-    target: Target,  # noqa: F811
+    target: Target,
     columns: str,
     exchange: Sequence[Change],
     action: str,
@@ -57,7 +61,7 @@ def test_children_stay_or_the_foreign_key_is_named(
     assert target.table("public", "child") == [("1", "1", "a")]
 
 
-def test_children_that_follow_at_the_source_follow_once_where_tables_refer_to_each_other(target: Target) -> None:  # noqa: F811
+def test_children_that_follow_at_the_source_follow_once_where_tables_refer_to_each_other(target: Target) -> None:
     """Children come before parents here, because no order serves a circle: then the target's cascade must not follow again."""
     target.make(
         "CREATE TABLE first (id int PRIMARY KEY, second_id int); CREATE TABLE second (id int PRIMARY KEY, first_id int);"

@@ -84,6 +84,15 @@ def test_no_more_positions_are_kept_than_tell_what_is_wrong(target: Target) -> N
     assert missed.positions == tuple(position(batch, ordinal) for ordinal in range(1, MOST_POSITIONS + 1))
 
 
+def test_positions_of_later_batches_follow_those_that_are_known(target: Target) -> None:
+    sink = sink_of(target, "count")
+    first = target.messages([delete(ORDERS, b"7", None, None)])
+    second = target.messages([delete(ORDERS, b"8", None, None), delete(EVENTS, b"a")])
+    assert (commit(sink, first), commit(sink, second)) == (2, 2)
+    positions = {each.place[1]: each.positions for each in sink.missed()}
+    assert positions == {"events": (position(second, 2),), "orders": (position(first, 1), position(second, 1))}
+
+
 @EVERY_WAY
 def test_each_becomes_a_dead_letter_that_names_its_position(target: Target) -> None:
     sink = sink_of(target, "dead-letter")

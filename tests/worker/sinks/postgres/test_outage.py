@@ -17,7 +17,8 @@ from pgsluice.worker.sinks.postgres.target.connection import connect
 from tests.changes_builder import copied, insert, message, table, update
 from tests.logged import fields_of
 from tests.servers import PostgresServer
-from tests.servers.losing_proxy import HOST, LosingProxy
+from tests.servers.child import HOST
+from tests.servers.losing_proxy import LosingProxy
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, write
 from tests.worker.sinks.postgres.conftest import Target, Way, in_ways

@@ -14,7 +14,8 @@ from pgsluice.shared.preflight.finding import Severity
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
 from pgsluice.worker.sinks.postgres import findings
 from tests.changes_builder import insert, table
-from tests.servers.pooler import HOST, Pooler
+from tests.servers.child import HOST
+from tests.servers.pooler import Pooler
 from tests.worker.sinks.postgres.conftest import Target
 from tests.worker.sinks.settings import worker_settings
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
@@ -43,16 +42,6 @@ class Outcome(NamedTuple):
 def seeds() -> list[int]:
     first, _, last = os.environ.get("FOREIGN_KEY_SEEDS", "1-4").partition("-")
     return list(range(int(first), int(last or first) + 1))
-
-
-@pytest.fixture
-def ordinary_role(target_database: Database) -> Iterator[str]:
-    """A role that may not set session_replication_role."""
-    name = f"ordinary_{target_database.dbname}"
-    target_database.execute("DROP SCHEMA IF EXISTS pgsluice CASCADE")
-    target_database.execute(f"CREATE ROLE {name} LOGIN; GRANT CREATE, TEMPORARY ON DATABASE {target_database.dbname} TO {name}")
-    yield name
-    target_database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 def commit(sink: PostgresSink, batch: Batch) -> str:

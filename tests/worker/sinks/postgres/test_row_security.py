@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 
 from pgsluice.shared.errors import TerminalError
@@ -21,19 +18,9 @@ MAY_READ_AND_INSERT = "CREATE POLICY r ON t FOR SELECT USING (true); CREATE POLI
 
 
 @pytest.fixture
-def role(target: Target) -> Iterator[str]:
-    """The worker's, which owns no table of others."""
-    name = f"pgsluice_{target.database.dbname}"
-    target.execute(
-        f"CREATE ROLE {name} LOGIN; DROP SCHEMA IF EXISTS pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {name}"
-    )
-    target.execute(f"CREATE TABLE t (id bigint PRIMARY KEY, note text, large text); GRANT ALL ON t TO {name}")
-    target.settings = replace(target.settings, target=replace(target.settings.target, user=name))
-    yield name
-    target.close()
-    with target.database.connect() as connection:
-        connection.execute(f"DROP OWNED BY {name}".encode())
-        connection.execute(f"DROP ROLE {name}".encode())
+def role(target: Target, worker_role: str) -> str:
+    target.execute(f"CREATE TABLE t (id bigint PRIMARY KEY, note text, large text); GRANT ALL ON t TO {worker_role}")
+    return worker_role
 
 
 def check_of(target: Target) -> list[tuple[str, ...]]:

@@ -245,6 +245,8 @@ def test_a_key_that_folds_as_the_sources_does_is_taken_and_one_that_folds_more_i
     [
         "UNIQUE INDEX ON names (lower(id))",
         "UNIQUE INDEX ON names (id COLLATE folds) WHERE note > ''",
+        "UNIQUE INDEX ON names (id COLLATE folds, lower(note))",
+        "UNIQUE INDEX ON names (id COLLATE folds, note)",
         "INDEX ON names (id COLLATE folds)",
     ],
 )

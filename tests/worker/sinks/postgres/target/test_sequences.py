@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -130,17 +130,9 @@ def test_a_sequence_never_goes_back_for_want_of_a_right_and_the_right_is_named(t
 
 
 @pytest.fixture
-def role(target: Target) -> Iterator[str]:
-    """The worker's, which owns no table."""
-    name = f"pgsluice_{target.database.dbname}"
-    target.execute(f"CREATE ROLE {name} LOGIN; GRANT ALL ON items TO {name}")
-    target.execute(f"DROP SCHEMA IF EXISTS pgsluice CASCADE; CREATE SCHEMA pgsluice AUTHORIZATION {name}")
-    target.settings = replace(target.settings, target=replace(target.settings.target, user=name))
-    yield name
-    target.close()
-    with target.database.connect() as connection:
-        connection.execute(f"DROP OWNED BY {name}".encode())
-        connection.execute(f"DROP ROLE {name}".encode())
+def role(target: Target, worker_role: str) -> str:
+    target.execute(f"GRANT ALL ON items TO {worker_role}")
+    return worker_role
 
 
 def findings_of(target: Target, tables: Sequence[Table]) -> list[Finding]:

@@ -18,7 +18,8 @@ from pgsluice.worker.sinks.postgres.target.connection import Connection, connect
 from pgsluice.worker.sinks.postgres.target.statement_watch import StatementWatch
 from tests.logged import fields_of
 from tests.servers import Database, PostgresServer
-from tests.servers.losing_proxy import HOST, LosingProxy
+from tests.servers.child import HOST
+from tests.servers.losing_proxy import LosingProxy
 from tests.waiting import wait_until
 
 
