@@ -107,7 +107,7 @@ class Merge:
                 waiting = self._merge_before(now, [*waiting, *later])
         self._merge_waiting(waiting)
         if self.referencing is not None:
-            self.referencing.check()
+            self.referencing.check_noted()
         self._check_deferred(list(self.targets))
 
     def _merge_before(self, pieces: list[Piece], waiting: list[Piece]) -> list[Piece]:
@@ -308,7 +308,7 @@ class Merge:
         if check is not None and self.connection.execute(check).rowcount:
             raise identity_error(stage.target)
         if self.referencing is not None:
-            self.referencing.note(stage.target, kind, stage.identifier, self.targets.values())
+            self.referencing.note_changed(stage.target, kind, stage.identifier, self.targets.values())
             if kind is PieceKind.DELETE:
                 self.referencing.refuse_deletions(stage.target, stage.identifier)
         touched = 0
@@ -316,7 +316,7 @@ class Merge:
             if touched < piece.rows:
                 touched += self.connection.execute(statement).rowcount
         if self.referencing is not None:
-            self.referencing.strike(stage.target, kind, stage.identifier)
+            self.referencing.forget_applied(stage.target, kind, stage.identifier)
         if kind is not PieceKind.DELETE:
             for sequence in stage.target.sequences:
                 self.connection.execute(advance_statement(sequence, stage.identifier, f"c{sequence.column + 1}"))

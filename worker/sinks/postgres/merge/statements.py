@@ -12,6 +12,15 @@ from typing import assert_never
 from psycopg import sql
 
 from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
+from pgsluice.worker.sinks.postgres.merge.row_expressions import (
+    equality_operator,
+    is_distinct,
+    is_same,
+    name_of,
+    on_key,
+    sent_value,
+    staged_value,
+)
 from pgsluice.worker.sinks.postgres.target.catalog import LEFT_OUT
 from pgsluice.worker.sinks.postgres.target.table import TargetTable
 
@@ -59,7 +68,7 @@ def _value(target: TargetTable, column: int) -> Statement:
     if target.columns[column] is LEFT_OUT:
         return sql.SQL("NULL::text").format()
     cast = sql.SQL(f"::{target.domain_types[column]}" if target.domain_types[column] else "")
-    return sql.SQL("target.{}{}").format(_name(target, column), cast)
+    return sql.SQL("target.{}{}").format(name_of(target, column), cast)
 
 
 def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable, *, has_merge: bool) -> list[Statement]:
@@ -72,15 +81,15 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
         case PieceKind.UPSERT:
             return [_merge(target, stage)] if has_merge and target.written else upsert_statements(target, stage)
         case PieceKind.PATCH:
-            return [_update(target, stage, _on_key(target, "c"), set_key=False)]
+            return [_update(target, stage, on_key(target, "c"), set_key=False)]
         case PieceKind.MOVE:
             whole = sql.SQL("(SELECT * FROM {} WHERE {})").format(stage, _is_whole(target))
             return [
-                _update(target, stage, _on_key(target, "k"), set_key=True),
+                _update(target, stage, on_key(target, "k"), set_key=True),
                 _insert(target, whole, where=_is_missing(target)),
             ]
         case PieceKind.DELETE:
-            return [_delete(target, stage, _on_key(target, "k"))]
+            return [_delete(target, stage, on_key(target, "k"))]
         case PieceKind.MOVE_IN_ORDER:
             return [_move_in_order(target, stage)]
         case PieceKind.IN_ORDER:
@@ -93,16 +102,16 @@ def upsert_statements(target: TargetTable, stage: sql.Composable, *, only_differ
     """As merge_statements of UPSERT, where others may write rows with these keys at the same time. INSERT … ON CONFLICT alone
     would make default values for rows that are there, and fire its INSERT triggers. ``only_different``: rows that are there
     already, the same, are not touched, and not counted."""
-    key = _COMMA.join(_name(target, i) for i in target.table.key)
+    key = _COMMA.join(name_of(target, i) for i in target.table.key)
     insert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(
         _insert(target, stage, where=_is_missing(target)), key, _set_excluded(target)
     )
     changed = _set_by_key(target)
     if not changed:
         return [insert]
-    condition: sql.Composable = _on_key(target, "c")
+    condition: sql.Composable = on_key(target, "c")
     if only_different:
-        differs = sql.SQL(" OR ").join(_differs(target, i, _staged("c", i)) for i in target.written)
+        differs = sql.SQL(" OR ").join(is_distinct(target, i, staged_value("c", i)) for i in target.written)
         condition = sql.SQL("{} AND ({})").format(condition, differs)
     update = sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {}").format(
         target.rows, _set_staged(target, changed), stage, condition
@@ -114,19 +123,19 @@ def _merge(target: TargetTable, stage: sql.Composable) -> Statement:
     changed = _set_by_key(target)
     matched = sql.SQL("UPDATE SET {}").format(_set_staged(target, changed)) if changed else sql.SQL("DO NOTHING")
     new = sql.SQL("({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
-        _COMMA.join(_name(target, i) for i in target.written), _COMMA.join(_staged("c", i) for i in target.written)
+        _COMMA.join(name_of(target, i) for i in target.written), _COMMA.join(staged_value("c", i) for i in target.written)
     )
     return sql.SQL(
         "MERGE INTO {} AS target USING {} AS staged ON {} WHEN MATCHED THEN {} WHEN NOT MATCHED THEN INSERT {}"
-    ).format(target.rows, stage, _on_key(target, "c"), matched, new)
+    ).format(target.rows, stage, on_key(target, "c"), matched, new)
 
 
 def _set_staged(target: TargetTable, columns: Iterable[int]) -> sql.Composed:
-    return _COMMA.join(sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in columns)
+    return _COMMA.join(sql.SQL("{} = {}").format(name_of(target, i), staged_value("c", i)) for i in columns)
 
 
 def _is_missing(target: TargetTable) -> Statement:
-    return sql.SQL("NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(target.rows, _on_key(target, "c"))
+    return sql.SQL("NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(target.rows, on_key(target, "c"))
 
 
 def _is_whole(target: TargetTable) -> Statement:
@@ -146,16 +155,17 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
         case PieceKind.INSERT | PieceKind.DELETE:
             return None
         case PieceKind.MOVE | PieceKind.MOVE_IN_ORDER:
-            pairs = [(_staged("k", n), _staged("c", i)) for n, i in enumerate(key) if i in target.fixed]
+            pairs = [(staged_value("k", n), staged_value("c", i)) for n, i in enumerate(key) if i in target.fixed]
             source = sql.SQL("{} AS staged").format(stage)
         case PieceKind.IN_ORDER:
-            pairs = [(_staged("o", i), _staged("c", i)) for i in sorted(target.fixed)]
+            pairs = [(staged_value("o", i), staged_value("c", i)) for i in sorted(target.fixed)]
             source = sql.SQL("(SELECT * FROM {} WHERE op = 'U') AS staged").format(stage)
         case PieceKind.UPSERT | PieceKind.PATCH:
             pairs = [
-                (sql.SQL("target.{}").format(_name(target, i)), sent_value(target, kind, i)) for i in target.fixed.difference(key)
+                (sql.SQL("target.{}").format(name_of(target, i)), sent_value(target, kind, i))
+                for i in target.fixed.difference(key)
             ]
-            source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.rows, _on_key(target, "c"))
+            source = sql.SQL("{} AS staged JOIN {} AS target ON {}").format(stage, target.rows, on_key(target, "c"))
         case unreachable:
             assert_never(unreachable)
     if not pairs:
@@ -168,46 +178,40 @@ def exchange_statements(target: TargetTable, waiting: sql.Composable, *, by_key:
     """What makes the target hold the rows of ``waiting``, a table with its columns, and no others. ``by_key``: rows that are the
     same stay as they are; else all go and come."""
     delete = sql.SQL("DELETE FROM {}").format(target.rows)
-    names = _COMMA.join(_name(target, i) for i in target.written)
+    names = _COMMA.join(name_of(target, i) for i in target.written)
     insert = sql.SQL("INSERT INTO {table} AS target ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {waiting} AS staged")
     inserted = insert.format(table=target.identifier, names=names, waiting=waiting)
     if not by_key:
         return [delete, inserted]
-    same_key = _AND.join(
-        sql.SQL("staged.{name} {equals} target.{name}").format(name=_name(target, i), equals=_equals(target, i))
+    has_key = _AND.join(
+        sql.SQL("staged.{name} {equals} target.{name}").format(name=name_of(target, i), equals=equality_operator(target, i))
         for i in target.table.key
     )
-    statements = [sql.SQL("{} AS target WHERE NOT EXISTS (SELECT FROM {} AS staged WHERE {})").format(delete, waiting, same_key)]
+    statements = [sql.SQL("{} AS target WHERE NOT EXISTS (SELECT FROM {} AS staged WHERE {})").format(delete, waiting, has_key)]
     changed = _set_by_key(target)
     if changed:
-        sets = _COMMA.join(sql.SQL("{name} = staged.{name}").format(name=_name(target, i)) for i in changed)
-        differs = sql.SQL(" OR ").join(_differs(target, i, sql.SQL("staged.{}").format(_name(target, i))) for i in target.written)
+        sets = _COMMA.join(sql.SQL("{name} = staged.{name}").format(name=name_of(target, i)) for i in changed)
+        differs = sql.SQL(" OR ").join(
+            is_distinct(target, i, sql.SQL("staged.{}").format(name_of(target, i))) for i in target.written
+        )
         statements.append(
             sql.SQL("UPDATE {} AS target SET {} FROM {} AS staged WHERE {} AND ({})").format(
-                target.rows, sets, waiting, same_key, differs
+                target.rows, sets, waiting, has_key, differs
             )
         )
-    missing = sql.SQL("{} WHERE NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(inserted, target.rows, same_key)
+    missing = sql.SQL("{} WHERE NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(inserted, target.rows, has_key)
     return [*statements, missing]
-
-
-def _differs(target: TargetTable, column: int, value: sql.Composable) -> Statement:
-    """By its text where ``=`` may hold for other text, or does not exist."""
-    form = "target.{name} IS DISTINCT FROM {value}"
-    if column not in target.exact:
-        form = 'target.{name}::text COLLATE "C" IS DISTINCT FROM {value}::text COLLATE "C"'
-    return sql.SQL(form).format(name=_name(target, column), value=value)
 
 
 def delete_statement(target: TargetTable, stage: sql.Composable) -> Statement:
     """Deletes rows with the keys of ``stage``, whose columns are those of new rows."""
-    return _delete(target, stage, _on_key(target, "c"))
+    return _delete(target, stage, on_key(target, "c"))
 
 
 def unmatched_query(target: TargetTable, kind: PieceKind, stage: sql.Composable, absent: int) -> Statement:
     """The positions of the rows of ``stage``, which has labels, that meet no row; the last ``absent`` of them may."""
     missing = sql.SQL("NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(
-        target.rows, _on_key(target, "c" if kind is PieceKind.PATCH else "k")
+        target.rows, on_key(target, "c" if kind is PieceKind.PATCH else "k")
     )
     if kind is PieceKind.MOVE:
         missing = sql.SQL("{} AND NOT ({})").format(missing, _is_whole(target))
@@ -222,14 +226,6 @@ def truncate_statement(targets: Iterable[TargetTable], *, restart_identity: bool
     return sql.SQL("TRUNCATE TABLE {}{}").format(tables, sql.SQL(" RESTART IDENTITY" if restart_identity else ""))
 
 
-def _name(target: TargetTable, column: int) -> sql.Identifier:
-    return sql.Identifier(target.columns[column].name)
-
-
-def _staged(prefix: str, column: int) -> sql.Composed:
-    return sql.SQL("staged.{}").format(sql.Identifier(f"{prefix}{column + 1}"))
-
-
 def _insert(target: TargetTable, stage: sql.Composable, *, where: sql.Composable | None = None) -> Statement:
     condition = sql.SQL(" WHERE {}").format(where) if where is not None else sql.SQL("")
     if not target.written:
@@ -238,8 +234,8 @@ def _insert(target: TargetTable, stage: sql.Composable, *, where: sql.Composable
         )
     return sql.SQL("INSERT INTO {} AS target ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS staged{}").format(
         target.identifier,
-        _COMMA.join(_name(target, i) for i in target.written),
-        _COMMA.join(_staged("c", i) for i in target.written),
+        _COMMA.join(name_of(target, i) for i in target.written),
+        _COMMA.join(staged_value("c", i) for i in target.written),
         stage,
         condition,
     )
@@ -256,38 +252,8 @@ def _set_excluded(target: TargetTable) -> sql.Composable:
     if not changed:
         return sql.SQL("NOTHING")
     return sql.SQL("UPDATE SET ") + _COMMA.join(
-        sql.SQL("{} = excluded.{}").format(_name(target, i), _name(target, i)) for i in changed
+        sql.SQL("{} = excluded.{}").format(name_of(target, i), name_of(target, i)) for i in changed
     )
-
-
-def _on_key(target: TargetTable, prefix: str) -> Statement:
-    """The target's row is the one whose key the staged row has in its ``c`` or in its ``k`` columns."""
-    return same_key(target, prefix, sql.SQL("target"))
-
-
-def same_key(target: TargetTable, prefix: str, row: sql.SQL) -> Statement:
-    """``row``, a name of the target's table in the statement, is the row whose key the staged one has in its ``c`` or ``k``
-    columns."""
-    return _AND.join(
-        sql.SQL("{}.{} {} {}").format(row, _name(target, i), _equals(target, i), value)
-        for i, value in zip(target.table.key, _staged_key(target, prefix), strict=True)
-    )
-
-
-def key_texts(target: TargetTable, prefix: str) -> Statement:
-    """The staged row's key as an array of texts."""
-    values = _COMMA.join(sql.SQL("{}::text").format(value) for value in _staged_key(target, prefix))
-    return sql.SQL("ARRAY[{}]").format(values)
-
-
-def _staged_key(target: TargetTable, prefix: str) -> list[sql.Composed]:
-    return [_staged("c", i) if prefix == "c" else _staged("k", n) for n, i in enumerate(target.table.key)]
-
-
-def _equals(target: TargetTable, column: int) -> sql.SQL:
-    """Types of extensions have an ``=`` that only their schema in the search path would find."""
-    operator = target.equality[column]
-    return sql.SQL(f"OPERATOR({operator})" if operator else "=")
 
 
 def _delete(target: TargetTable, stage: sql.Composable, condition: Statement) -> Statement:
@@ -307,19 +273,10 @@ def _update(target: TargetTable, stage: sql.Composable, condition: Statement, *,
 
 def _set_sent(target: TargetTable, *, set_key: bool) -> list[sql.Composed]:
     return [
-        sql.SQL("{} = {}").format(_name(target, i), sent_value(target, PieceKind.PATCH, i))
+        sql.SQL("{} = {}").format(name_of(target, i), sent_value(target, PieceKind.PATCH, i))
         for i in target.written
         if i not in target.fixed and (set_key or i not in target.table.key)
     ]
-
-
-def sent_value(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
-    """The value that the row is to have: what was sent, else what it has."""
-    if kind is PieceKind.UPSERT:
-        return _staged("c", column)
-    return sql.SQL("CASE get_bit(staged.unchanged, {}) WHEN 0 THEN {} ELSE target.{} END").format(
-        sql.SQL(str(column)), _staged("c", column), _name(target, column)
-    )
 
 
 _MOVE_IN_ORDER = """
@@ -374,7 +331,7 @@ END
 
 
 def _move_in_order(target: TargetTable, stage: sql.Composable) -> Statement:
-    sets, by_old_key = _set_sent(target, set_key=True), _on_key(target, "k")
+    sets, by_old_key = _set_sent(target, set_key=True), on_key(target, "k")
     found = sql.SQL("UPDATE {} AS target SET {} WHERE {}").format(target.rows, _COMMA.join(sets), by_old_key)
     if not sets:
         found = sql.SQL("PERFORM FROM {} AS target WHERE {}").format(target.rows, by_old_key)
@@ -382,7 +339,7 @@ def _move_in_order(target: TargetTable, stage: sql.Composable) -> Statement:
         stage=stage,
         table=target.identifier,
         rows=target.rows,
-        occupied=sql.SQL("{} AND NOT ({})").format(_on_key(target, "c"), by_old_key),
+        occupied=sql.SQL("{} AND NOT ({})").format(on_key(target, "c"), by_old_key),
         update=found,
         whole=_nothing_unchanged(target),
         row=_inserted_row(target),
@@ -410,7 +367,7 @@ def _in_order(target: TargetTable, stage: sql.Composable) -> Statement:
         new=new,
         old=old,
         row=_inserted_row(target),
-        same=_AND.join(_same(target, i, record) for i in target.written) if target.written else sql.SQL("true"),
+        same=_AND.join(is_same(target, i, record) for i in target.written) if target.written else sql.SQL("true"),
         update=_update_of_found_row(target),
     )
     return sql.SQL("DO {}").format(sql.Literal(body.as_string()))
@@ -420,7 +377,7 @@ def _inserted_row(target: TargetTable) -> sql.Composable:
     if not target.written:
         return sql.SQL("DEFAULT VALUES")
     return sql.SQL("({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
-        _COMMA.join(_name(target, i) for i in target.written), _COMMA.join(_staged("c", i) for i in target.written)
+        _COMMA.join(name_of(target, i) for i in target.written), _COMMA.join(staged_value("c", i) for i in target.written)
     )
 
 
@@ -429,15 +386,5 @@ def _update_of_found_row(target: TargetTable) -> sql.Composable:
     if not changed:
         return sql.SQL("NULL")
     return sql.SQL("UPDATE {} AS target SET {} WHERE target.tableoid = found_table AND target.ctid = found_row").format(
-        target.rows, _COMMA.join(sql.SQL("{} = {}").format(_name(target, i), _staged("c", i)) for i in changed)
+        target.rows, _COMMA.join(sql.SQL("{} = {}").format(name_of(target, i), staged_value("c", i)) for i in changed)
     )
-
-
-def _same(target: TargetTable, column: int, record: sql.Composable) -> Statement:
-    """The target's value is the old one in ``record``: by its text, unless ``=`` says the same (then an index can help)."""
-    name, staged = _name(target, column), sql.SQL("{}.{}").format(record, sql.Identifier(f"o{column + 1}"))
-    if column not in target.exact:
-        return sql.SQL('target.{}::text COLLATE "C" IS NOT DISTINCT FROM {}::text COLLATE "C"').format(name, staged)
-    if column in target.not_null:
-        return sql.SQL("target.{} = {}").format(name, staged)
-    return sql.SQL("(target.{name} = {staged} OR (target.{name} IS NULL AND {staged} IS NULL))").format(name=name, staged=staged)
