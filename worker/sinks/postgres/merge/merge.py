@@ -278,7 +278,7 @@ class Merge:
         """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""
         try:
             copy_text(self.connection, target.copy_statement, text)
-        except (psycopg.errors.UniqueViolation, psycopg.errors.FeatureNotSupported):
+        except psycopg.errors.UniqueViolation:
             raise DirectCopyError from None
 
     def _merge(self, piece: Piece, stage: Stage) -> None:

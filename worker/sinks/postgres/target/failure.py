@@ -55,8 +55,7 @@ class PieceError(Exception):
 
 
 class DirectCopyError(Exception):
-    """Rows could not be copied straight into a table: one met a row of its key, or the table takes no COPY. Never leaves the
-    sink."""
+    """Rows could not be copied straight into a table: one met a row of its key. Never leaves the sink."""
 
 
 def is_lock_table_full(error: psycopg.Error) -> bool:
