@@ -8,9 +8,9 @@ A row that takes over a unique value of a deleted one needs the opposite, so a r
 deletions first. (So does a row whose key equals a deleted one's without being the same text; where keys can do that, their
 deletions always go first.)
 
-Under ``session_replication_role = replica`` the target's foreign keys do nothing. Where they do, the deletions from tables that
-they point to wait for the end of the batch, or for another change of such a table: what refers to a row may leave it in a later
-round, as a cascade of the source's does (``referencing_keys``).
+PostgreSQL does not check the target's foreign keys under ``session_replication_role = replica``. Where it does, deletions from
+tables that they point to wait for the end of the batch, or for the next change of such a table: rows that refer to a deleted one
+may leave it in a later round, as a cascade at the source has them do (``referencing_keys``).
 """
 
 from __future__ import annotations
@@ -80,9 +80,8 @@ class Merge:
 
     def apply(self, partitions: Sequence[FoldedPartition]) -> None:
         """Raises PieceError, DirectCopyError, or TerminalError for what a target table cannot do."""
-        pieces = [piece for folded in partitions for piece in folded.pieces]
-        joined = [piece for piece in pieces if piece.kind in _JOINED]
-        if joined and all(isinstance(piece.content, bytes) for piece in joined):
+        looking = [piece for folded in partitions for piece in folded.pieces if piece.kind in _JOINED]
+        if looking and all(isinstance(piece.content, bytes) for piece in looking):
             # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
             self.connection.execute(_NO_SCANS)
         # A check that waits cannot tell which row it refuses.
@@ -98,20 +97,24 @@ class Merge:
                 waiting = []
                 self._clear(folded.clearings)
             for _, grouped in itertools.groupby(folded.pieces, key=lambda piece: piece.round):
-                pieces = list(grouped)
-                later = [piece for piece in pieces if self._waits(piece)]
-                now = [piece for piece in pieces if piece not in later]
-                if {self.targets[piece.table].oid for piece in now} & {self.targets[piece.table].oid for piece in waiting}:
-                    self._merge_waiting(waiting)
-                    waiting = []
-                waiting = self._merge_before(now, [*waiting, *later])
+                waiting = self._merge_but_waiting(list(grouped), waiting)
         self._merge_waiting(waiting)
         if self.referencing is not None:
             self.referencing.check_noted()
         self._check_deferred(list(self.targets))
 
+    def _merge_but_waiting(self, pieces: list[Piece], waiting: list[Piece]) -> list[Piece]:
+        """Merges a round, but for those of its deletions that wait; returns all that wait then. ``waiting`` are those of earlier
+        rounds."""
+        now = [piece for piece in pieces if not self._waits(piece)]
+        later = [piece for piece in pieces if self._waits(piece)]
+        if {self.targets[piece.table].oid for piece in now} & {self.targets[piece.table].oid for piece in waiting}:
+            self._merge_waiting(waiting)
+            waiting = []
+        return self._merge_before(now, [*waiting, *later])
+
     def _merge_before(self, pieces: list[Piece], waiting: list[Piece]) -> list[Piece]:
-        """Merges ``pieces`` and returns the deletions that still wait: none, where a row takes over a unique value of a deleted
+        """Merges ``pieces``; returns the deletions that still wait: none, where a row takes over a unique value of a deleted
         one."""
         if not waiting:
             self._merge_round(pieces)
@@ -122,22 +125,22 @@ class Merge:
                 self._merge_as_one(pieces)
         except PieceError as error:
             self._count_again_from(before)
-            is_met = isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ExclusionViolation)
-            if is_met:
+            if isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ExclusionViolation):
                 self._merge_waiting(waiting)
+                waiting = []
             elif self.row_merge is None or not error.concerns_rows:
                 raise
             self._merge_round(pieces)
-            return [] if is_met else waiting
         return waiting
 
     def _waits(self, piece: Piece) -> bool:
+        """Whether it deletes rows that checked foreign keys may point to."""
         if self.referencing is None or piece.kind is not PieceKind.DELETE:
             return False
         return self.referencing.point_to(self.targets[piece.table])
 
     def _merge_waiting(self, waiting: Sequence[Piece]) -> None:
-        """In as few rounds as there can be: rows that go together may refer to each other."""
+        """Merges deletions in as few rounds as there can be: rows that go together may refer to each other."""
         texts: dict[Table, list[Piece]] = {}
         rounds: list[list[Piece]] = []
         for piece in waiting:
