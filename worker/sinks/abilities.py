@@ -3,10 +3,9 @@
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
 (``FileReadingSink``), ``missed`` (``CountingSink``), ``expect_missing`` (``MissingRowSink``), ``unchanged`` (``ComparingSink``),
 ``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``), ``foresee`` (``ForeseeingSink``), ``apply_ddl``
-(``AlteredSink``), ``accept`` (``AcceptingSink``), ``collect``
-(``MeasuredSink``), ``rejected`` (``BlamingSink``); or the attribute:
-``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``);
-and ``EventSink``.
+(``AlteredSink``), ``accept`` (``AcceptingSink``), ``collect`` (``MeasuredSink``), ``rejected`` (``BlamingSink``); or the
+attribute: ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions``
+(``WholeTransactionSink``); and ``EventSink``.
 """
 
 from __future__ import annotations
@@ -63,13 +62,16 @@ class CountingSink(Sink, Protocol):
         ...
 
 
+MayLeaveOut = Callable[[int, tuple[str, str]], bool]
+"""Whether rules or routes may leave out rows of a table, which goes by its OID, schema and name at the source."""
+
+
 @runtime_checkable
 class MissingRowSink(CountingSink, Protocol):
     """A sink that may take it for a fault when a change meets no row."""
 
-    def expect_missing(self, may_leave_out: Callable[[int, tuple[str, str]], bool]) -> None:
-        """Called before the first batch. ``may_leave_out`` says of a table (its oid, schema and name at the source) whether rules
-        or routes may leave rows out, so that it is none."""
+    def expect_missing(self, may_leave_out: MayLeaveOut) -> None:
+        """The worker calls it before the first batch. A change of a table for which ``may_leave_out`` is true is no fault."""
         ...
 
 

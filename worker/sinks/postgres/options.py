@@ -21,7 +21,7 @@ class PostgresSinkSettings:
     """``sync_schema``: create target tables that are missing. ``disable_foreign_keys``: apply under
     ``session_replication_role = replica``, as Postgres's own apply worker does; None: where the role may.
     ``sync_sequences``: keep the target's sequences ahead of the rows. ``lock_timeout_s`` bounds each wait for a lock.
-    ``on_missing_row``: ``merge.missing_rows``."""
+    ``on_missing_row``: ``merge.missing_rows.OnMissing``."""
 
     target: PostgresSettings = part(PostgresSettings, prefix="target-", database="target")
     sync_schema: bool = read(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import assert_never
+from dataclasses import replace
 
 import psycopg
 
@@ -22,10 +21,12 @@ from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.definitions.policy import Policies
+from pgsluice.worker.sinks.abilities import MayLeaveOut
 from pgsluice.worker.sinks.postgres.attempts import Attempts
+from pgsluice.worker.sinks.postgres.batch import Batch, tables_of
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition
 from pgsluice.worker.sinks.postgres.merge.merge import Merge
-from pgsluice.worker.sinks.postgres.merge.missing_rows import OnMissing, missing_error, missing_rejection
+from pgsluice.worker.sinks.postgres.merge.missing_rows import MissingRowPolicy
 from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, RowMerge
 from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import (
@@ -58,42 +59,6 @@ from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, 
 _log = telemetry.logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """What is left to apply of a batch, and where that leads."""
-
-    partitions: Sequence[FoldedPartition]
-    first_sequence: int
-    position: Applied
-    changes: int
-
-    @property
-    def stages(self) -> list[str]:
-        return [name for folded in self.partitions for name in folded.stages()]
-
-    @property
-    def parked_tables(self) -> set[str]:
-        return {table for folded in self.partitions for table in folded.parked_tables()}
-
-    @property
-    def tables(self) -> list[Table]:
-        """Each once."""
-        return _tables_of(self.partitions)
-
-    @property
-    def defines(self) -> bool:
-        return any(folded.definitions for folded in self.partitions)
-
-    def __str__(self) -> str:
-        return f"messages {self.first_sequence} to {self.position.sequence}"
-
-
-def _tables_of(partitions: Sequence[FoldedPartition]) -> list[Table]:
-    pieces = [piece.table for folded in partitions for piece in folded.pieces]
-    clearings = [clearing.table for folded in partitions for clearing in folded.clearings]
-    return list(dict.fromkeys(clearings + pieces))
-
-
 def _merge_between_definitions(
     session: DriverSession,
     merge: Merge,
@@ -107,7 +72,7 @@ def _merge_between_definitions(
         if defines:
             session.alter((definition for folded in between for definition in folded.definitions), accepted)
         else:
-            session.prepare(_tables_of(between), between)
+            session.prepare(tables_of(between), between)
             merge.apply(between)
 
 
@@ -148,8 +113,8 @@ class PostgresSink:
         self._known_tables = KnownTables.of(settings.group, settings.name)
         self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._missed: Sequence[MissedChanges] = ()
-        self._on_missing = OnMissing.of(sink_settings.on_missing_row, is_replay=self._known_tables.worker != settings.name)
-        self._may_leave_out: Callable[[int, tuple[str, str]], bool] = lambda _oid, _source: False
+        is_replay = self._known_tables.worker != settings.name
+        self._missing_rows = MissingRowPolicy(sink_settings.on_missing_row, is_replay=is_replay)
         self._unchanged: UnchangedRows | None = None
         self._most_refused = settings.max_dead_letters
         self._writer = PostgresWriter(sink_settings, self._names, inline_bytes, self._policies, most_refused=self._most_refused)
@@ -259,8 +224,7 @@ class PostgresSink:
                 self._session.connection.close()  # the position's: the next session says who holds it, and may end who does
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise self._attempts.failure(cause, table, doing) from None
-        falls_behind = position.catch_up is not None and self._applied.catch_up is None
-        if falls_behind:
+        if position.catch_up is not None and self._applied.catch_up is None:
             session.warn_of_foreign_keys()
         self._applied, self._in_doubt = position, None
         self._has_leftovers = self._attempts.committed() or self._has_leftovers
@@ -272,9 +236,9 @@ class PostgresSink:
         """The changes that met no row, by table, for ``CountingSink``."""
         return self._missed
 
-    def expect_missing(self, may_leave_out: Callable[[int, tuple[str, str]], bool]) -> None:
+    def expect_missing(self, may_leave_out: MayLeaveOut) -> None:
         """For ``MissingRowSink``."""
-        self._may_leave_out = may_leave_out
+        self._missing_rows.expect_missing(may_leave_out)
 
     def unchanged(self) -> UnchangedRows | None:
         """For ``ComparingSink``. Not known of a commit whose answer was lost."""
@@ -364,12 +328,12 @@ class PostgresSink:
             self._attempts.label_rows()
             raise WriteAgain
         changes = sum(receipt.changes for receipt in receipts)
-        batch = _Batch(partitions, receipts[0].first_sequence, position, changes)
+        batch = Batch(partitions, receipts[0].first_sequence, position, changes)
         self._has_leftovers = self._has_leftovers or bool(batch.stages) or bool(batch.parked_tables)
         self._apply(session, batch)
         self._attempts.changes_applied()
 
-    def _apply(self, session: DriverSession, batch: _Batch) -> None:
+    def _apply(self, session: DriverSession, batch: Batch) -> None:
         """A target table may have been altered since it was looked at; then the second look says what is wrong, or nothing is."""
         known = session.knows_any(batch.tables)
         try:
@@ -384,7 +348,7 @@ class PostgresSink:
             session.forget()
             self._apply(session, batch)
 
-    def _transact(self, session: DriverSession, batch: _Batch) -> None:
+    def _transact(self, session: DriverSession, batch: Batch) -> None:
         session.label_rows(labelled=self._attempts.labels_rows)
         if not batch.defines:
             session.prepare(batch.tables, batch.partitions)
@@ -415,28 +379,12 @@ class PostgresSink:
             self._missed = self._known_tables.missed(connection)
 
     def _judge_missing(self, missing: Missing) -> None:
-        """Has the batch written again where it is to be known which changes met no row. Raises RejectedChanges or TerminalError,
-        as ``on_missing_row`` says."""
-        faults = [each for each in missing if not self._may_leave_out(each.table.oid, each.table.source_name)]
-        if not faults:
-            return
-        if not self._attempts.labels_rows:
-            counted = {(each.oid, each.place) for each in self._missed}
-            if self._on_missing is OnMissing.COUNT and counted.issuperset(
-                (each.table.oid, (each.table.schema, each.table.name)) for each in faults
-            ):
-                return
+        """Raises WriteAgain where the positions of ``missing`` have to be found; else as ``MissingRowPolicy.judge``."""
+        if self._attempts.labels_rows:
+            self._missing_rows.judge(missing)
+        elif self._missing_rows.asks_which(missing, self._missed):
             self._attempts.name_missing()
             raise WriteAgain
-        match self._on_missing:
-            case OnMissing.COUNT:
-                pass
-            case OnMissing.DEAD_LETTER:
-                raise RejectedChanges([missing_rejection(each) for each in faults])
-            case OnMissing.STOP:
-                raise missing_error(faults)
-            case unreachable:
-                assert_never(unreachable)
 
     def _clean_up(self, session: DriverSession, up_to_sequence: int) -> None:
         """Drops what the merge did not, and what attempts left whose work was done by others, of the lane that was applied up to

@@ -1,8 +1,8 @@
-"""Changes that meet no row at the target: how they are counted, and which they are in a pass whose rows have labels.
+"""Changes that meet no row at the target: how many they are, which they are, and what becomes of them.
 
-A statement tells how many rows it touched, not which. Where that is to be known, a batch with such changes is written once more,
-with the labels that ``BlamedPositions`` adds, and before a piece is merged its rows are looked for. Rows that came and went are
-the last ones of a piece, and are never missing.
+A statement tells how many rows it touched, not which. Where positions are needed, the worker writes a batch with such changes
+once more, with the labels that ``BlamedPositions`` adds, and before it merges a piece it looks for the piece's rows. Rows that
+came and went are the last ones of a piece, and are never missing.
 """
 
 from __future__ import annotations
@@ -15,41 +15,80 @@ from psycopg import sql
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.position import LSN, Position
-from pgsluice.worker.dead_letters.rejection import Rejection
+from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
+from pgsluice.worker.sinks.abilities import MayLeaveOut
 from pgsluice.worker.sinks.postgres.fold.piece import Piece, PieceKind
 from pgsluice.worker.sinks.postgres.merge.staging import Stage
 from pgsluice.worker.sinks.postgres.merge.statements import unmatched_query
 from pgsluice.worker.sinks.postgres.own.known_tables import MissedChange, Missing
 from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.sink import MissedChanges
 
 
 class OnMissing(StrEnum):
-    """What ``on-missing-row`` says."""
+    """The choices of ``on-missing-row``."""
 
     COUNT = "count"
     DEAD_LETTER = "dead-letter"
     STOP = "stop"
 
-    @classmethod
-    def of(cls, value: str, *, is_replay: bool) -> OnMissing:
-        """A letter that is replayed is refused again: the worker of whoever replays it must not end for that."""
-        return cls.DEAD_LETTER if is_replay and value == cls.STOP else cls(value)
+
+class MissingRowPolicy:
+    """Decides by ``on-missing-row`` what becomes of changes that met no row. Where a rule or route leaves rows out, they are no
+    fault, and only counted."""
+
+    def __init__(self, on_missing_row: str, *, is_replay: bool) -> None:
+        """In a replay a change is refused instead of ending the worker: that of the person who replays it must not end."""
+        on_missing = OnMissing(on_missing_row)
+        self._on_missing = OnMissing.DEAD_LETTER if is_replay and on_missing is OnMissing.STOP else on_missing
+        self._may_leave_out: MayLeaveOut = lambda _oid, _source: False
+
+    def expect_missing(self, may_leave_out: MayLeaveOut) -> None:
+        """As ``MissingRowSink``."""
+        self._may_leave_out = may_leave_out
+
+    def asks_which(self, missing: Missing, counted: Sequence[MissedChanges]) -> bool:
+        """Whether the positions of ``missing`` have to be found. Where they are only counted, those of a table are found once;
+        ``counted`` are the ones of earlier batches."""
+        tables = {(each.table.oid, (each.table.schema, each.table.name)) for each in self._faults(missing)}
+        if self._on_missing is OnMissing.COUNT:
+            tables -= {(each.oid, each.place) for each in counted}
+        return bool(tables)
+
+    def judge(self, missing: Missing) -> None:
+        """Takes ``missing`` with their positions. Raises RejectedChanges or TerminalError unless they are only counted."""
+        faults = self._faults(missing)
+        if not faults:
+            return
+        match self._on_missing:
+            case OnMissing.COUNT:
+                pass
+            case OnMissing.DEAD_LETTER:
+                raise RejectedChanges([_rejection(each) for each in faults])
+            case OnMissing.STOP:
+                raise _error(faults)
+            case unreachable:
+                assert_never(unreachable)
+
+    def _faults(self, missing: Missing) -> list[MissedChange]:
+        return [each for each in missing if not self._may_leave_out(each.table.oid, each.table.source_name)]
 
 
-def missing_rejection(missed: MissedChange) -> Rejection:
+def _rejection(missed: MissedChange) -> Rejection:
     assert missed.position is not None, "the rows had labels"
     return Rejection(missed.position, f"the {_kind(missed)} met no row at the target")
 
 
-def missing_error(missed: Sequence[MissedChange]) -> TerminalError:
-    """For the first of them, as the source committed them."""
+def _error(missed: Sequence[MissedChange]) -> TerminalError:
+    """Names the first of them in the order of the source's commits."""
     first = min(missed, key=lambda each: each.position or Position(LSN(0), 0))
     table = ".".join(first.table.source_name)
-    more = f", and {len(missed) - 1} changes more of the batch met none" if len(missed) > 1 else ""
+    more = f", nor did {len(missed) - 1} other changes of the batch" if len(missed) > 1 else ""
     return TerminalError(
         f"the {_kind(first)} of table '{table}' at {first.position} met no row at the target{more}: source and target differ",
-        f"nothing of the batch was applied; 'pgsluice messages --from {first.position} --limit 1' shows the change. Put its row"
-        f" there, or copy the table again ('pgsluice tables recopy {table}'), or say on-missing-row: count; then start again",
+        f"nothing of the batch was applied; 'pgsluice messages --from {first.position} --limit 1' shows the change. Insert its"
+        f" row at the target, or copy the table again ('pgsluice tables recopy {table}'), or set on-missing-row: count; then"
+        " start again",
     )
 
 
@@ -58,7 +97,7 @@ def _kind(missed: MissedChange) -> str:
 
 
 def count_missing(connection: Connection, piece: Piece, missing: int) -> Missing:
-    """So many of a piece that was merged just now."""
+    """Splits ``missing``, the number of changes of a piece that was merged just now, into updates and deletes."""
     deletes = 0
     if piece.kind is PieceKind.DELETE:
         deletes = missing
@@ -70,7 +109,7 @@ def count_missing(connection: Connection, piece: Piece, missing: int) -> Missing
 
 
 def find_missing(connection: Connection, piece: Piece, stage: Stage) -> Missing:
-    """Those of a piece that is to be merged; its stage has labels. Not of one whose rows are merged in order."""
+    """Finds them in a piece before it is merged; its stage has labels. ``merge_in_order`` finds those of pieces in order."""
     match piece.kind:
         case PieceKind.PATCH | PieceKind.MOVE | PieceKind.DELETE:
             query = unmatched_query(stage.target, piece.kind, stage.identifier, piece.absent)
