@@ -140,8 +140,8 @@ class RunningWorker:
             self.report.note_paused_tables(self.paused_tables())
 
     def look_for_ready_tables(self) -> None:
-        """To be called where batches pause: what makes a table ready need not be a batch. Does nothing when all tables are ready.
-        Raises TransientError."""
+        """Looks whether tables became ready. Call it where batches pause: a table can become ready without a batch. Does nothing
+        when all tables are ready. Raises TransientError."""
         if self.report.waits_for_tables:
             published, stream = self.streams.published()
             self.report.note_tables(self.loop.run(self.ownership.after_copy()), published, stream)

@@ -42,7 +42,7 @@ def check_start(settings: WorkerSettings) -> Transformation:
 
 
 def warn_of_destination(sink: Sink, applied: Applied, transformation: Transformation, tables: Sequence[Table] | None) -> None:
-    """Logs what people may not expect of it, before the first row comes. ``tables`` are those that the replicator has named."""
+    """Logs what ``sink`` foresees before the first row comes. ``tables`` are those that the replicator has named."""
     if isinstance(sink, ForeseeingSink) and applied == NOTHING_APPLIED and tables is not None:
         routed = transformation.knowing(tables)
         for sentence in sink.foresee([destination for table in tables for destination in routed.destinations(table)]):

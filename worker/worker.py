@@ -397,7 +397,7 @@ class Worker:
 
 
 def _expect_missing(sink: Sink, transformation: Transformation) -> Sink:
-    """``sink``, which knows where a change may rightly meet no row."""
+    """Tells ``sink`` in which tables a change may rightly meet no row, and returns it."""
     if isinstance(sink, MissingRowSink):
         sink.expect_missing(transformation.may_leave_rows_out)
     return sink

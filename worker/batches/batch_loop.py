@@ -163,7 +163,7 @@ class BatchLoop:
                 self._apply_while_there_are_more(plan)
             self._busy_at = time.monotonic()
         if self._is_target_reached:
-            with contextlib.suppress(TransientError):  # since when tables are ready is for people alone
+            with contextlib.suppress(TransientError):  # only people read when tables became ready
                 self._worker.look_for_ready_tables()
 
     @property
@@ -203,7 +203,7 @@ class BatchLoop:
             try:
                 self._apply_until_done(plan, written)
             except TerminalError:
-                # What comes before the transaction that a person is needed for is applied all the same.
+                # The worker still applies the transactions before the one that needs a person.
                 if not self._planner.separate(plan):
                     raise
                 return
@@ -262,7 +262,7 @@ class BatchLoop:
             case Delivery.STREAMED:
                 return WrittenBatch(plan, began_at, timed(spark.stream_tasks(task, plan.ranges), figures), figures)
             case Delivery.COLLECTED | Delivery.AHEAD:
-                # Definitions cut a batch into very many partitions, each of which is small.
+                # Definitions cut a batch into many small partitions.
                 answers = spark.run_tasks(task, plan.ranges, spark.parallelism if plan.definitions else None)
                 figures.write_s = time.monotonic() - began_at
                 return WrittenBatch(plan, began_at, answers, figures)

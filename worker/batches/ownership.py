@@ -153,7 +153,7 @@ class OwnershipLedger:
         return self._content
 
     async def after_copy(self) -> LedgerContent:
-        """``content``, read again where a copy ended since. Raises as ``current``."""
+        """Returns ``content``, read again if the last copy is finished. Raises as ``current``."""
         entry = await self._ledger.snapshot_entry()
         if entry is not None and entry.value.state is CopyState.FINISHED:
             await self._refresh()

@@ -222,7 +222,7 @@ class BatchPlanner:
         self._marks: dict[int, Mark] = {}
         self._is_ended = False
         self._alone_through = 0
-        """Up to there each transaction with definitions is a batch."""
+        """Through this sequence each transaction with definitions is a batch of its own."""
 
     def next(self, start: Place, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
         """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one
@@ -242,8 +242,8 @@ class BatchPlanner:
         return None
 
     def separate(self, batch: PlannedBatch) -> bool:
-        """Whether the transactions of ``batch``, which was not applied, come one by one from now on. False when that would make
-        no difference."""
+        """Plans the transactions of ``batch``, which has definitions and was not applied, one by one from now on. Returns False
+        when that makes no difference."""
         last = batch.ranges[-1].last_sequence
         if not batch.definitions or last <= self._alone_through or self._whole_transactions:
             return False

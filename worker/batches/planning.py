@@ -21,8 +21,8 @@ COPIED_MESSAGE_BYTES = 256 * 1024
 
 DEFINING_BYTES = 4 * 1024 * 1024
 DEFINING_MESSAGES = 500
-"""Of a batch with definitions, unless its first transaction is larger: it is one transaction at the target, which locks what it
-alters, and nothing else goes on beside it."""
+"""Limits of a batch with definitions, unless its first transaction is larger: the target applies it in one transaction, which
+locks the tables that it alters, and applies no other batch meanwhile."""
 
 MarkAt = Callable[[int], Mark]
 """The mark of a message that is known to exist."""
@@ -144,8 +144,8 @@ def tile_around(
     parallelism: int,
     most_bytes: int = PARTITION_BYTES,
 ) -> list[tuple[int, int]]:
-    """``tile`` for changes with ``definitions``. Those that follow each other without anything between are a partition of their
-    own. ``bytes_through(sequence)`` is what the stream holds up to there."""
+    """``tile`` for changes with ``definitions``. Adjacent definitions share a partition of their own.
+    ``bytes_through(sequence)`` is what the stream holds up to there."""
     tiles: list[tuple[int, int]] = []
     for first, last in (*_adjoined(definitions), (end + 1, end + 1)):
         before = first - 1

@@ -9,11 +9,11 @@
     before, after             the old row, as much of it as the source sent, and the new one: JSON text as ``worker stdout``
                               writes it, or columns of the one table that is read
     unchanged                 the columns that ``after`` does not hold because the source did not send them
-    as_text                   of typed rows: values that ``before`` and ``after`` have no place for, by their columns' names
+    as_text                   of typed rows: values that ``before`` and ``after`` cannot hold, by their columns' names
 
 Typed columns are looked up by their numbers, where these are known, else by their names: one that a message's version of the
-table does not have is NULL. A value has no place that its column's type does not have, or whose column is not among those of the
-rows: it came later, or is gone.
+table does not have is NULL. The rows cannot hold a value that their column's type does not have, nor one of a column that they
+lack, because the source added it later or dropped it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WantsTransaction = Callable[[Transaction], bool]
 
 
 _Misfits = dict[str, dict[str, str]]
-"""Of the old and of the new row, by "before" and "after"."""
+"""By "before" and "after" the values that the old and the new row cannot hold, by their columns' names."""
 
 
 class _Rows(NamedTuple):
@@ -197,7 +197,7 @@ def _lsn_texts(lsns: Iterable[int]) -> dict[int, str]:
 
 
 Images = tuple[pa.Array, pa.Array, Sequence[Sequence[str]], Sequence[_Misfits | None]]
-"""Old rows, new rows, the columns that each new row lacks, and the values that have no place in either."""
+"""Old rows, new rows, the columns that each new row lacks, and the values that neither can hold."""
 
 
 def _json_images(part: TableChanges) -> Images:

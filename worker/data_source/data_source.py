@@ -48,7 +48,7 @@ IDLE_WAIT_S = 0.2  # how long latestOffset waits before it answers "nothing new"
 IDLE_PAUSE_S = 0.02
 PATIENCE_S = 60.0  # with a broker that does not answer any more; a query that ends is noticed
 OID = "oid"
-"""In the metadata of a schema's field ``after``: whose rows are read."""
+"""Key in the metadata of a schema's field ``after``: the OID of the table whose rows are read."""
 UNBOUNDED = BatchLimit(messages=1 << 62, bytes=1 << 62)
 
 _log = logging.getLogger(__name__)  # not the project's own: the session is the user's, and so is what becomes of its log
@@ -148,8 +148,8 @@ class _TaskReader:
 
     @property
     def _wants(self) -> WantsTable:
-        """One table is known by its OID, so that its changes under an earlier name are among them, and by its name, so that those
-        of a table are that was made anew."""
+        """One table is found by its OID, which it had under an earlier name, too, and by its name, which it keeps when it is
+        dropped and made again."""
         table, oid = self._options.table, self._schema["after"].metadata.get(OID)
         if table is None:
             return self._options.wants

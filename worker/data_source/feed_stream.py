@@ -68,7 +68,7 @@ class FeedOffset:
 class FeedRange:
     """One task's part: messages ``first_sequence`` to ``last_sequence``. The first of them follows the change at ``after``, where
     that is known. ``is_first``: of its batch, so that what does not begin in it began in messages that are gone. ``since`` is
-    that of FeedOffset, ``until`` its opposite; ``id_prefix`` that of ChangeReader. Picklable."""
+    that of FeedOffset, ``until`` the last commit time; ``id_prefix`` that of ChangeReader. Picklable."""
 
     first_sequence: int
     last_sequence: int
@@ -103,8 +103,8 @@ class FeedStream:
         raise self._unknown(pattern, published)
 
     def check_tables(self) -> None:
-        """Raises UsageError when one of the option ``tables`` is not there. A pattern may wait for tables to come, or ask for
-        such as left the group."""
+        """Raises UsageError when the option ``tables`` names a table that the group does not publish. A pattern may match tables
+        that come later, or that left the group."""
         self.state()
         published = self._published()
         for pattern in self._options.tables:
@@ -163,7 +163,7 @@ class FeedStream:
                 assert_never(unreachable)
 
     def _settled_at(self, sequence: int, state: StreamState) -> int:
-        """The first place at message ``sequence`` or behind it where no transaction is open, else the newest one."""
+        """The first place at or after message ``sequence`` where no transaction is open, else the newest one."""
         first, newest = self._mark(sequence), self._mark(state.last_sequence)
         if newest.settled < sequence:
             return newest.settled
@@ -197,7 +197,7 @@ class FeedStream:
         total_bytes = self._mark(end).bytes_through - self._mark(first).bytes_before
         names = self._connection.names
         prefix = self._connection.ask(lambda client: publisher_prefix(StateBucket(client, names), names))
-        # one kind alone: the others say where to end by a message
+        # one kind alone: the others name a message as the end
         until = self._options.until.committed_at if isinstance(self._options.until, UntilTime) else None
         tiles = tile(first - 1, end, total_bytes, parallelism, PARTITION_BYTES)
         anchors = {start.sequence + 1: start.anchor}

@@ -51,8 +51,8 @@ _BOX_ARRAY = 1020  # the one whose elements are apart by semicolons
 
 
 NUMBER = "number"
-"""In the metadata of a field: the number of its column, by which it is found in every version of its table; 0 where it is not
-known."""
+"""Key in the metadata of a field: the number of its column, by which a reader finds it in every version of its table; 0 where
+the number is not known."""
 
 
 def row_type(table: Table) -> spark.StructType:
@@ -76,8 +76,9 @@ def _scalar_type(oid: int, typmod: int) -> spark.DataType:
 
 
 def fitting_column(values: Sequence[bytes | None], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """Of texts as the server writes them, in UTC; and the places of those that the type does not have, which are NULL in it: NaN
-    in a decimal, infinity and the years before 1 and after 9999 in a time, an array of several dimensions."""
+    """Returns a column of texts as the server writes them, in UTC, and the places of those that the type cannot hold, which are
+    NULL in the column: NaN in a decimal, infinity and the years before 1 and after 9999 in a time, an array of several
+    dimensions."""
     try:
         return arrow_column(values, kind), []
     except _MISFITS:

@@ -4,7 +4,7 @@ A change of a key takes the block along: whoever waits behind it waits behind th
 letter, or before it, is found by going from each letter to the next one of every row that it touches.
 
 Where a table's letters know its rows by several keys, or one is a truncation, nobody can tell whether two of them are about one
-row: they are taken for one row's, all of them.
+row: all of them count as letters of one row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pgsluice.worker.dead_letters.exclusions import Row, TableKey, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
 
 Queues = frozenset[Hashable]
-"""The rows of a worker that a letter is about; each is applied in the order of its letters."""
+"""The rows of a worker that a letter is about. The letters of each are applied in their order."""
 
 
 class BlockedLetters:
@@ -44,7 +44,7 @@ class BlockedLetters:
         return [self._letters[place] for place in sorted(self._places_behind(self._places[_name(stored)]))]
 
     def with_earlier(self, chosen: Iterable[StoredLetter]) -> list[StoredLetter]:
-        """``chosen``, and those before them of the same rows, in the order of their positions: so a row's changes are applied."""
+        """Returns ``chosen`` and the earlier letters of their rows, in the order of positions, in which they are applied."""
         wanted = {self._places[_name(stored)] for stored in chosen}
         queues: set[Hashable] = set()
         for place in reversed(range(len(self._letters))):
@@ -56,8 +56,8 @@ class BlockedLetters:
     def split(
         self, letters: Sequence[StoredLetter], held: Iterable[StoredLetter]
     ) -> tuple[list[StoredLetter], list[StoredLetter]]:
-        """Those of ``letters``, in their order, that may be applied while those of ``held`` may not, and the others: ``held``,
-        and what waits behind them."""
+        """Splits ``letters``, in their order, into those that may be applied while ``held`` may not, and the others: ``held``,
+        and what waits for them."""
         not_free = {self._places[_name(stored)] for stored in held}
         queues: set[Hashable] = set()
         free, waiting = [], []

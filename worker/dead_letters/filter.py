@@ -2,7 +2,7 @@
 
 A change is taken out when it is rejected itself, or when it touches a row of which an earlier change was. From then on all rows
 that it touches are blocked. When a table's key is another than that of its letters, nobody can tell whether a row has one: then
-all of its changes are taken out. So they are after a truncation that is rejected itself. While nothing is excluded, a message
+the filter takes out all of its changes. It does the same after it has rejected a truncation. While nothing is excluded, a message
 passes at the cost of one look.
 
 With ``DiscardingWriter`` tasks look through a batch without writing it: what is rejected is taken out, the rest goes nowhere.

@@ -158,7 +158,7 @@ class DeadLetterRegistry:
         self._letters[letter.position] = again
 
     def withdraw(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
-        """They have no places any more: nothing was applied at these."""
+        """Takes the places from ``letters``, none of which was applied there."""
         return [self._withdrawn(stored) for stored in letters]
 
     def _withdrawn(self, stored: StoredLetter) -> StoredLetter:
@@ -168,7 +168,7 @@ class DeadLetterRegistry:
         return withdrawn
 
     def place(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
-        """They are about to be applied, in this order."""
+        """Gives places to ``letters``, which are about to be applied in this order."""
         return [self._placed(stored) for stored in letters]
 
     def _placed(self, stored: StoredLetter) -> StoredLetter:

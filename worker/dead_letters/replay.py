@@ -54,8 +54,8 @@ class Replay:
             sink.close()
 
     def _asked(self, applied: Applied) -> list[StoredLetter]:
-        """What can be applied now, in the order of positions. A letter may be published before the batch that it was taken from
-        is applied; until then it waits, and what is behind it."""
+        """The letters that can be applied now, in the order of positions. The worker may publish a letter before it has applied
+        the batch that the letter is from; until then the letter waits, and so do those that wait for it."""
         letters = self._registry.letters
         asked = [stored for stored in letters if stored.is_queued]
         if not asked:
@@ -65,7 +65,7 @@ class Replay:
         return blocked.split(wanted, [stored for stored in wanted if not _is_passed(stored.letter, applied)])[0]
 
     def _end_interrupted(self, begun: Sequence[StoredLetter], replayed: Applied) -> None:
-        """Of what a replay had in hand that did not come to its end."""
+        """Ends a replay that was interrupted: removes the letters that it applied, and takes the places from the others."""
         reached = replayed.sequence if replayed.stream_created == self._registry.stream_created else 0
         self._registry.withdraw([stored for stored in begun if stored.places[0] > reached])
         self._registry.remove([stored for stored in begun if stored.places[0] <= reached])
@@ -104,8 +104,8 @@ class Replay:
         return transformed
 
     def _send_back(self, letters: Sequence[StoredLetter], rejections: Iterable[Rejection]) -> list[StoredLetter]:
-        """Returns those of ``letters`` that can still be applied. What is asked for and waits behind them is no longer asked for
-        either: else it would have them tried again."""
+        """Returns those of ``letters`` that can still be applied. Letters that wait for a refused one are no longer asked for
+        either: else they would have it tried again."""
         reasons = {rejection.position: rejection.reason for rejection in rejections}
         known = self._registry.letters
         asked = [stored for stored in known if stored.is_queued or stored.places]

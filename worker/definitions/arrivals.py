@@ -41,7 +41,7 @@ def read_arrivals(reader: ChangeReader, spans: Sequence[tuple[int, int]], owners
 
 
 def _near(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those that are read with one question, which brings many messages at once, with what is between them."""
+    """Joins spans that are close to each other: one request reads them, and the messages between them."""
     found: list[tuple[int, int]] = []
     for first, last in spans:
         if found and first - found[-1][1] <= FETCH_MESSAGES:

@@ -80,8 +80,8 @@ def refused_error(arrival: Arrival, error: RefusedDefinitionError) -> TerminalEr
     """For a definition that the destination refused."""
     return TerminalError(
         f"{error.fact} ({_place(arrival)}; {_words(arrival)})",
-        f"{error.remedy}, and start again; or make the target fit for what follows yourself, run {_command(arrival)} and start"
-        f" again; {_NOTHING_APPLIED}",
+        f"{error.remedy}, and start again; or alter the target yourself, run {_command(arrival)} and start again;"
+        f" {_NOTHING_APPLIED}",
     )
 
 

@@ -98,8 +98,8 @@ class WorkerDefinitions:
         return given_in_place(receipts, [met.arrival for met in self._met if met.is_given], self._give)
 
     def refused(self, error: RefusedDefinitionError) -> TerminalError:
-        """Notes that the worker stops for it. Returns the error with how to go on; ``error`` where the batch has no such
-        definition."""
+        """Notes that the worker stops for the refused definition. Returns the error with a way to go on; ``error`` itself where
+        the batch has no such definition."""
         arrival = next((met.arrival for met in self._met if met.arrival.definition == error.definition), None)
         return error if arrival is None else self._stopped(arrival, refused_error(arrival, error))
 
@@ -162,7 +162,7 @@ class WorkerDefinitions:
         return found
 
     def _lets_pass(self, arrival: Arrival) -> bool:
-        """Whether to accept it means that its new columns pass like any other."""
+        """Whether a person who accepts the definition only lets its new columns pass like any other."""
         return self._new_columns != PASS and bool(self._transformation.unguarded(arrival.definition))
 
     def _check_held_key(self, arrival: Arrival) -> None:

@@ -48,7 +48,7 @@ class WorkerMetrics:
         self._retries[cause] += 1
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
-        """All changes that met no row and should have, so far."""
+        """Takes the counts so far of changes that met no row, and should have met one."""
         counts: Counter[tuple[str, str]] = Counter()
         for each in missed:
             table = self._names.label(".".join(each.place))

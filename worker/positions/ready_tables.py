@@ -1,7 +1,7 @@
-"""Since when tables are ready where a worker is.
+"""The moments at which tables became ready at a worker's destination.
 
-That is when their copies are applied, they have joined the others, and the changes that were made meanwhile are applied too
-(``AppliedPlaces.phase``).
+A table is ready when the worker has applied its copy, when it has joined the others, and when the worker has applied the changes
+that were made meanwhile, too (``AppliedPlaces.phase``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _APPLIED_COPY = (Phase.SYNC_WAIT, Phase.CATCHUP, Phase.READY)
 class ReadyTables:
     """Used by one thread at a time.
 
-    A table that may have been ready before this process looked first, and of which the record does not say since when, became so
-    while nobody looked: its moment is "", and not told.
+    A table that may have been ready before this process looked for the first time, and that the record does not name, has "" for
+    its moment: ``record`` leaves it out.
     """
 
     def __init__(self, applied: Applied) -> None:
@@ -39,23 +39,23 @@ class ReadyTables:
         return ReadyRecord.of({copy: at for copy, at in self._moments.items() if at})
 
     def take_up(self, record: ReadyRecord) -> None:
-        """What an earlier process told."""
+        """Takes up what an earlier process recorded."""
         self._moments = record.by_copy()
 
     def go_on(self, applied: Applied) -> None:
-        """After a pause: the sink may be anywhere."""
+        """Goes on after a pause, in which the sink may have come to any position."""
         if replace(applied, rules=self._applied.rules) != self._applied:
             self._applied, self._moved_at, self._ledger = applied, now(), None
 
     def know(self, ledger: LedgerContent, published: LSN = NOTHING_PUBLISHED, stream: StreamState | None = None) -> bool:
-        """The ledger as it is now, and with ``stream`` how far the stream is. Whether ``record`` is another than before."""
+        """Takes the ledger as it is now and, with ``stream``, how far the stream is. Returns whether ``record`` has changed."""
         before, self._ledger = self._ledger, ledger
         if before is ledger and not self.waits:
             return False
         return self._look(ledger, published, stream, is_first=before is None)
 
     def move(self, applied: Applied) -> bool:
-        """After a batch. Whether ``record`` is another than before."""
+        """Takes the position after a batch. Returns whether ``record`` has changed."""
         is_cohort_new = applied.catch_up != self._applied.catch_up
         self._applied, self._moved_at = applied, now()
         if self._ledger is None or not (self.waits or is_cohort_new):
@@ -87,12 +87,12 @@ class ReadyTables:
         return is_new
 
     def _place(self) -> WorkerReport:
-        """But for the tables that are left out."""
+        """The worker's place as its report has it. It is not that of tables which are left out."""
         applied = self._applied
         return WorkerReport(applied.sequence, applied.snapshot_sequence, format_lsn(applied.commit_lsn))
 
     def _moment(self, table: TableRecord) -> str:
-        """What made it ready is the later of two: the place came to be what it is, or the copy turned out to be whole."""
+        """The later of two moments: the worker came to its place, or the copy turned out to be whole."""
         return max(self._moved_at, datetime.fromisoformat(table.since)).isoformat()
 
 

@@ -48,7 +48,7 @@ log = telemetry.logger(__name__)
 
 
 _State = tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None, ReadyRecord]
-"""Where it changes there is something to report."""
+"""All that is reported; when it changes, there is something to report."""
 
 
 class ProgressReport:
@@ -109,7 +109,7 @@ class ProgressReport:
         return self._tables.waits
 
     def note_tables(self, ledger: LedgerContent, published: LSN = NOTHING_PUBLISHED, stream: StreamState | None = None) -> None:
-        """As ``ReadyTables.know``. To be called before ``note`` tells of a batch, on the same thread."""
+        """As ``ReadyTables.know``. Call it before ``note`` tells of a batch, on the same thread."""
         if self._tables.know(ledger, published, stream):
             self._ready = self._tables.record
             self._tell()

@@ -143,11 +143,11 @@ class ReportingSink(Sink, Protocol):
 
 @runtime_checkable
 class ForeseeingSink(Sink, Protocol):
-    """A sink that can say before the first row what people may not expect of its destination."""
+    """A sink that can warn of its destination before the first row comes."""
 
     def foresee(self, tables: Sequence[Table]) -> Sequence[str]:
-        """Called after ``open``, where nothing is applied yet, with the tables that are to come as rules and routes hand them on.
-        Returns sentences for the log. Raises as ``open``."""
+        """The worker calls it after ``open``, where nothing is applied yet, with the tables whose rows will come, as rules and
+        routes hand them on. Returns sentences for the log. Raises as ``open``."""
         ...
 
 
@@ -167,10 +167,11 @@ class AlteredSink(Sink, Protocol):
 
 @runtime_checkable
 class AcceptingSink(Sink, Protocol):
-    """A sink that applies definitions, and has to be told which of them a person has seen to."""
+    """A sink that applies definitions, and has to know which of them a person has carried out."""
 
     def accept(self, definitions: Collection[PublishedDefinition]) -> None:
-        """Called before each ``commit`` of a batch with definitions: these of them are done, and nothing is altered for them."""
+        """The worker calls it before each ``commit`` of a batch with definitions. A person has carried out ``definitions`` at the
+        destination, so the sink alters nothing for them."""
         ...
 
 

@@ -3,7 +3,7 @@
 a constraint refuses the folded outcome    each change by itself, in this batch
 the target refuses rows                    rows with labels, in this batch and the LABELLED_BATCHES after it
 the target's table of locks is full        no staging tables, in this batch and the STAGELESS_BATCHES after it
-changes met no row, and which is to be known   rows with labels, in this batch
+positions of changes without a row needed  rows with labels, in this batch
 LAST_CHANGE_PASSES rejected changes        the first change of a refused row is taken out instead of the last one
 """
 
@@ -59,7 +59,7 @@ class Attempts:
 
     @property
     def tries_rows(self) -> bool:
-        """Whether rows that the target refuses are to be found, and the others merged."""
+        """Whether the merge finds the rows that the target refuses, and merges the others."""
         return self._labelled_batches > 0
 
     @property
@@ -91,7 +91,7 @@ class Attempts:
         self._labelled_batches = LABELLED_BATCHES
 
     def name_missing(self) -> None:
-        """Which changes of the batch in hand meet no row is to be known."""
+        """Has the next attempt find the positions of the batch's changes that meet no row."""
         self._names_missing = True
 
     def refusal(self, error: PieceError, batch: str) -> PgsluiceError | WriteAgain:
@@ -125,8 +125,8 @@ class Attempts:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Lets the next batch begin to be written while the server receives what was written: that is no attempt at the batch
-        in hand."""
+        """Surrounds the receipt of a batch, in which Spark may begin to write the next one: that is no attempt at the batch in
+        hand."""
         self._is_receiving = True
         try:
             yield

@@ -40,7 +40,7 @@ from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_er
 
 _STAGE = sql.Identifier("pg_temp", "copied_rows")
 
-# Before a row is inserted, and not internal; as the session's role has them fire.
+# Finds triggers that fire in this session before a row is inserted, and are not internal.
 _LEAVING_OUT: LiteralString = """
     SELECT EXISTS (SELECT FROM pg_trigger
                     WHERE (tgrelid = %s OR tgrelid IN (SELECT relid FROM pg_partition_tree(%s)))
@@ -77,7 +77,7 @@ def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[Copied
 
 
 def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows], most: int) -> list[Rejection]:
-    """The rows for which the target refuses to load ``copied``, or ``most`` and one of them; loads nothing. Raises PieceError."""
+    """Finds the rows of ``copied`` that the target refuses, at most ``most`` + 1; loads nothing. Raises PieceError."""
     session.forget()  # a row must not be refused for what its table was like earlier
     rejections: list[Rejection] = []
     bound = RefusalBound(most)
@@ -209,13 +209,13 @@ def _check_identity(connection: Connection, target: TargetTable, kind: PieceKind
 
 
 def _has_trigger(connection: Connection, target: TargetTable) -> bool:
-    """Whether a trigger of the target's may leave out rows."""
+    """Whether the target has a trigger that may leave out rows."""
     return connection.execute(_LEAVING_OUT, [target.oid, target.oid]).fetchone() == (True,)
 
 
 def _count_error(target: TargetTable, text: _CopyText, taken: int) -> TerminalError:
     fact = f"{text.rows} copied rows went into table '{target.table.qualified_name}', and the target counted {taken}"
-    return TerminalError(fact, "nothing of them was kept; look into the target's log, and start again")
+    return TerminalError(fact, "the target keeps none of them; look into its log, and start again")
 
 
 def _delete_rows(connection: Connection, target: TargetTable, text: _CopyText) -> None:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def _connect(settings: PostgresSinkSettings, application_name: str) -> tuple[Connection, bool]:
-    """With whether the target's foreign keys are off. Raises PgsluiceError."""
+    """Returns a connection, and whether the target's foreign keys are off in it. Raises PgsluiceError."""
     connection = connect(settings, application_name)
     try:
         return connection, disable_foreign_keys(connection, settings.disable_foreign_keys)
@@ -143,18 +143,18 @@ class DriverSession:
             self._missing_sequences.log()
 
     def warn_of_foreign_keys(self) -> None:
-        """When tables fall behind the others. The position is moved by then, so what fails here is nobody's concern."""
+        """Call it when tables fall behind the others. The position has moved by then, so a failure here is only logged."""
         if self.referencing is None:
             return
         try:
             tables = tables_with_foreign_keys(self.connection)
         except psycopg.Error as error:
-            log.warning("whether the target has foreign keys is not known", error=type(error).__name__)
+            log.warning("the target did not say whether it has foreign keys", error=type(error).__name__)
             return
         if tables:
             log.warning(
-                "tables are behind the others for a while, and foreign keys of the target refuse rows that refer to what is not"
-                " there yet",
+                "tables are behind the others for a while, and foreign keys of the target refuse rows that refer to rows which"
+                " are not there yet",
                 tables=", ".join(tables),
                 remedy="set target-disable-foreign-keys: true",
             )

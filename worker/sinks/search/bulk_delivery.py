@@ -255,7 +255,7 @@ class Attempt:
         for operation, answer in zip(request.operations, answers, strict=True):
             document = operation.document if answer.outcome is Outcome.REFUSED else None
             cut = None if document is None else without_immense_terms(document)
-            if cut is not None:  # of whatever reason: should it not be that, it is refused again
+            if cut is not None:  # whatever the reason was: if it was another, the server refuses it again
                 again = operation._replace(document=cut)
                 self._halves.append(Request([again], operation_bytes(again)))
                 continue

@@ -35,7 +35,7 @@ from pgsluice.worker.sinks.search.mapping import KEY_FIELD, WHOLE_FIELD, TableMa
 
 LONGEST_ID_BYTES = 512
 LONGEST_TERM = 32_766
-"""Bytes, of Lucene's IndexWriter."""
+"""The most bytes of a term that Lucene's IndexWriter takes."""
 HASHED = b"sha256:"
 
 DEEPEST = 200
@@ -227,9 +227,9 @@ def _writable(value: Any) -> Any:
 
 
 def without_immense_terms(document: bytes) -> bytes | None:
-    """The line of a document that the server refused, with what Lucene cannot index of its objects (a leaf with its path of more
-    than LONGEST_TERM bytes) only in WHOLE_FIELD, where no server looks for terms: the objects as they are. None where there is
-    no such leaf, or it is there already."""
+    """Returns the line of a document that the server refused, without those leaves of its objects that Lucene cannot index (of
+    more than LONGEST_TERM bytes with their path). WHOLE_FIELD, which servers do not index, has these objects as they are. None
+    where there is no such leaf, or WHOLE_FIELD is there already."""
     if len(document) <= LONGEST_TERM:
         return None
     fields = read_fields(document)

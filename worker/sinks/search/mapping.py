@@ -34,7 +34,7 @@ from pgsluice.worker.sinks.search.mapping_file import MappingFile
 
 KEY_FIELD = "_key"
 WHOLE_FIELD = "%whole"
-"""Of objects, by their fields' names. No column's field is called so (``field_name``)."""
+"""Has objects as they are, by their fields' names. No column's field has this name (``field_name``)."""
 LONGEST_KEYWORD = 8191  # characters of at most four bytes: Lucene's longest term has 32,766 bytes
 GC_DELETES = "10m"
 """How long the server remembers the version of what was deleted: longer than any request of a task that was given up."""

@@ -84,10 +84,11 @@ class Alteration:
     policies: Policies
 
     def apply(self, definition: PublishedDefinition, *, is_accepted: bool = False) -> None:
-        """What a person is to look at was looked at before it came here, and is taken as done; ``is_accepted``: all of it. Raises
-        RefusedDefinitionError for what the target refuses; TransientError for a lock."""
+        """Alters the target as ``definition`` says. What a policy leaves to a person was judged before, and counts as done; with
+        ``is_accepted`` a person has done all of it. Raises RefusedDefinitionError for what the target refuses; TransientError for
+        a lock."""
         event = definition.event
-        # one kind alone: what else alters nothing is of no interest
+        # one kind alone: other definitions that alter nothing are not logged
         if isinstance(event, TableUnpublished):
             _log.info("a table of the source is not published any more; its rows stay", table=f"{event.schema}.{event.name}")
         if not kinds_of(definition):
@@ -270,11 +271,11 @@ _CAUSES = {
     "42701": "there is another column of that name: rename that",
     "42P07": "there is another table of that name: rename that",
     "42710": "there is another object of that name: rename that",
-    "23505": "rows there are alike in it: remove what only the target has",
+    "23505": "several rows there have the same values in it: remove those that only the target has",
     "23502": "rows there have NULL in it: fill it",
     "42804": "PostgreSQL does not convert the values by itself: convert them there",
 }
-"""What stands in the way, by SQLSTATE."""
+"""The obstacle and the way out, by SQLSTATE."""
 
 
 def _refusal(error: psycopg.Error, statement: Statement, name: str) -> PgsluiceError:
@@ -283,4 +284,4 @@ def _refusal(error: psycopg.Error, statement: Statement, name: str) -> PgsluiceE
         fact = f"a lock on '{name}' at the target is held by somebody else"
         return TransientError(fact, f"it is tried again: {tried}", Cause.LOCK)
     what = f"the target refused what the source did to '{name}' ({type(error).__name__}, SQLSTATE {error.sqlstate}): {tried}"
-    return TerminalError(what, _CAUSES.get(error.sqlstate or "", "make room for it there"))
+    return TerminalError(what, _CAUSES.get(error.sqlstate or "", "change the target so that it takes the statement"))

@@ -105,8 +105,8 @@ class _Refit:
         return self._names_before.get(column.number, "")
 
     def _renaming(self, here: dict[str, TargetColumn]) -> Iterator[Statement]:
-        """Where the target has the source's earlier name. A name that is still another's is waited for; where columns change
-        names with each other, one has a name of ours meanwhile. In ``here`` columns have their new names then."""
+        """Renames columns that have the source's earlier names at the target, in an order in which each new name is free. Where
+        columns exchange their names, one has a name of ours meanwhile. Gives the columns in ``here`` their new names."""
         before = {column.name: self._name_before(column) for column in self.table.columns}
         wanted = {found.name: name for name, found in here.items() if found.name == before[name] != name}
         if not wanted or self._action(Kind.RENAME_COLUMN) is not Action.APPLY:

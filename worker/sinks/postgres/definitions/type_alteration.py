@@ -1,4 +1,4 @@
-"""Which statements bring the target's types to a definition of the source: asked of the target, which may lack a type."""
+"""Statements that bring the target's types to a definition of the source. The target may lack a type, so it is asked."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def find_type(connection: Connection, place: tuple[str, str]) -> TypeHere | None
 
 
 def renaming_of(connection: Connection, was: tuple[str, str], now: tuple[str, str]) -> list[Statement]:
-    """None where the target has no such type, or one of the new name."""
+    """No statement where the target has no such type, or has one of the new name."""
     if was == now or find_type(connection, was) is None or find_type(connection, now) is not None:
         return []
     return list(moving(sql.SQL("TYPE"), was, now))
 
 
 def renaming_by_column(connection: Connection, was: DefinedColumn, now: DefinedColumn) -> list[Statement]:
-    """For a type of which nothing but the columns told that it was renamed."""
+    """For a type whose renaming only a column shows."""
     if type_here(connection, now.type_name) is not None or type_here(connection, was.type_name) is None:
         return []
     earlier, later = type_place(connection, was.type_name), type_place(connection, now.type_name)
@@ -63,7 +63,8 @@ def labelling(connection: Connection, was: TypeDefined, now: TypeDefined) -> lis
 
 
 def altering_values(connection: Connection, was: TypeDefined, now: TypeDefined) -> Iterator[Statement]:
-    """What a type's values are like, one statement after the other. Where the target has text or json instead, rows bring it.
+    """Alters the attributes of a composite type, or the checks of a domain, one statement after the other. Where the target has
+    text or json instead, there is nothing to alter.
 
     Raises TerminalError when the target's composite type has other attributes afterwards: its values would be read wrongly."""
     here = find_type(connection, (now.schema, now.name))

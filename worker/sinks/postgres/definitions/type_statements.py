@@ -43,10 +43,6 @@ def enum_statements(schema: str, name: str, was: Sequence[EnumLabel], now: Seque
     return found
 
 
-def renaming_type(was: tuple[str, str], now: tuple[str, str]) -> list[Statement]:
-    return list(moving(sql.SQL("TYPE"), was, now))
-
-
 def _adding_label(identifier: sql.Identifier, labels: Sequence[EnumLabel], index: int) -> Statement:
     statement = sql.SQL("ALTER TYPE {} ADD VALUE IF NOT EXISTS {}").format(identifier, sql.Literal(labels[index].label))
     if index == 0:
@@ -55,13 +51,13 @@ def _adding_label(identifier: sql.Identifier, labels: Sequence[EnumLabel], index
 
 
 def added_attributes(was: TypeDefined, now: TypeDefined) -> list[TypeAttribute]:
-    """Those whose types the target has to know."""
+    """Attributes that are new or have another type: the target has to know their types."""
     before = {each.number: each.type_oid for each in was.attributes or ()}
     return [each for each in now.attributes or () if before.get(each.number) != each.type_oid]
 
 
 def composite_statements(here: TypeHere, was: TypeDefined, now: TypeDefined, types: Sequence[str]) -> Iterator[Statement]:
-    """``types`` are what the target calls those of ``added_attributes``. What is as it is to be already is left."""
+    """``types`` are what the target calls those of ``added_attributes``. Leaves attributes that are right already."""
     before = {each.number: each for each in was.attributes or ()}
     later = {each.number: each for each in now.attributes or ()}
     names = set(here.attributes)
@@ -82,8 +78,8 @@ def composite_statements(here: TypeHere, was: TypeDefined, now: TypeDefined, typ
 
 
 def domain_statements(here: TypeHere, was: TypeDefined, now: TypeDefined) -> Iterator[Statement]:
-    """What the source's domain takes from now on the target's takes too; what it refuses from now on is not set, as with NOT
-    NULL of a column."""
+    """Has the target's domain take what the source's takes from now on. Sets nothing that the source's refuses from now on, as
+    with NOT NULL of a column."""
     before = {each.oid: each.name for each in was.constraints or ()}
     later = {each.oid: each.name for each in now.constraints or ()}
     for oid, name in before.items():

@@ -1,4 +1,4 @@
-"""Tables of the target that hold rows before the first one comes: a copy overwrites those of its keys and leaves the others."""
+"""Tables of the target that hold rows before the first one comes: a copy overwrites those of its keys, and leaves others."""
 
 from __future__ import annotations
 

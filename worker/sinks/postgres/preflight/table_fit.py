@@ -159,7 +159,7 @@ class TableFit:
         if not is_written and holds_rows(self._connection, place, entry):
             truncate = sql.SQL("TRUNCATE TABLE {}").format(sql.Identifier(*place)).as_string()
             fact = f"table '{table.qualified_name}' at the target holds rows that this worker did not write"
-            remedy = f"nothing, when they are to stay beside those that come, which overwrite rows of their key; else: {truncate}"
+            remedy = f"nothing, if they may stay, and copied rows may overwrite those of the same key; else: {truncate}"
             self.found.note("target-table-not-empty", Severity.WARNING, fact, remedy, choices=(truncate,))
 
     def _look_at_rights(self, table: Table, place: tuple[str, str], entry: CatalogEntry) -> None:
@@ -200,7 +200,7 @@ class TableFit:
             remedy = "disable them, when they did their work at the source already"
             self.found.note("target-triggers", Severity.WARNING, fact, remedy)
         if grants.foreign_keys and not self._is_replica:
-            fact = f"foreign keys of {name} are checked, and their actions taken: {', '.join(grants.foreign_keys)}"
+            fact = f"PostgreSQL checks foreign keys of {name} for replicated rows: {', '.join(grants.foreign_keys)}"
             remedy = f"{self._way_to_replica()}, or replicate the tables that they point to as well"
             self.found.note("target-foreign-keys", Severity.WARNING, fact, remedy)
 
@@ -281,7 +281,7 @@ class TableFit:
         return self._type_here(type_name) is not None
 
     def _type_here(self, type_name: str) -> str | None:
-        """As it is called at the source where it cannot be said, because the role may not use the schema yet."""
+        """As ``type_here``; the source's name where the role may not use the schema yet."""
         try:
             return type_here(self._connection, type_name)
         except psycopg.errors.InsufficientPrivilege:

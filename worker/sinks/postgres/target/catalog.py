@@ -76,7 +76,7 @@ WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indimmediate AND i.indisvali
 class TargetColumn:
     """``number`` is its ``attnum``, 0 for one that is not there. ``exact``, ``domain_type`` and ``equality`` are what
     ``TargetTable`` says of its columns. ``type_name`` is that of its type, of a domain the one below; ``collation`` is what
-    ``wire.table.Column`` has. ``holds_no_null`` is false where a NOT NULL was not validated, which is one for new rows."""
+    ``wire.table.Column`` has. ``holds_no_null`` is false where a NOT NULL is not valid, and checked for new rows only."""
 
     name: str
     number: int

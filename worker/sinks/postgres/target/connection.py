@@ -41,7 +41,7 @@ DRIVER_SESSION, TASK_SESSION = "pgsluice worker", "pgsluice task"
 _READ_ONLY = "session is read-only"
 """libpq's words for a server that ``target_session_attrs`` passes over."""
 
-# Manual: the view pg_settings; "source" says who set the value. A column of it that only few may see is null for others.
+# Manual: the view pg_settings; "source" says who set the value.
 _WHO_MADE_IT_READ_ONLY = """
     SELECT pg_is_in_recovery(), current_database()::text, current_user::text,
            (SELECT source FROM pg_settings WHERE name = 'default_transaction_read_only')
@@ -50,8 +50,8 @@ _WHO_MADE_IT_READ_ONLY = """
 
 def connect(settings: PostgresSinkSettings, application_name: str) -> Connection:
     """A connection in autocommit mode that never prepares statements: the plan must see how large tables are now.
-    Of several hosts it is to the one that takes writes, so that a failover is followed. The settings are made one by one and not
-    as libpq's ``options``, which a pooler in session mode may not take.
+    Of several hosts it chooses the one that takes writes, and so follows a failover. It makes settings by a statement and not by
+    libpq's ``options``, which a pooler in session mode may refuse.
 
     Raises UsageError when the server refuses these settings, or when a pooler shares sessions; TransientError when it cannot be
     reached or takes no writes.
@@ -84,7 +84,7 @@ def break_off(connection: Connection) -> None:
 
 @contextmanager
 def answering_within(limit_s: float, connection: Connection) -> Iterator[None]:
-    """Breaks the connection off when the block takes longer: what is between may have lost an answer, and nobody is told."""
+    """Breaks the connection off when the block takes longer: a firewall or balancer may lose an answer, and tell neither side."""
     timer = threading.Timer(limit_s, break_off, [connection])
     timer.daemon = True
     timer.start()
@@ -95,7 +95,7 @@ def answering_within(limit_s: float, connection: Connection) -> Iterator[None]:
 
 
 def _set_up(connection: Connection, settings: PostgresSinkSettings, parameters: Mapping[str, Any]) -> None:
-    """Nothing is set in a session that is not ours alone."""
+    """Makes the settings of the session. Raises UsageError, and sets nothing, where a pooler shares the session with others."""
     if is_pooled(connection) and shares_sessions(connection, parameters):
         raise shared_error(settings.target, is_target=True)
     own = _TARGET_SETTINGS | {"lock_timeout": str(round(1000 * settings.lock_timeout_s))}
@@ -105,7 +105,7 @@ def _set_up(connection: Connection, settings: PostgresSinkSettings, parameters: 
 
 
 def _read_only_error(settings: PostgresSinkSettings, parameters: Mapping[str, Any]) -> TransientError | None:
-    """Why no host takes writes, as the first that answers says it; None when none answers any more."""
+    """Returns why no host takes writes, as the first that answers says; None when none answers any more."""
     try:
         with psycopg.connect(**{**parameters, "target_session_attrs": "any"}, autocommit=True) as connection:
             row = connection.execute(_WHO_MADE_IT_READ_ONLY).fetchone()

@@ -1,4 +1,4 @@
-"""Whether keys that differ at the source differ at the target too: it finds rows by them.
+"""Checks that keys which differ at the source differ at the target, too, because a merge finds rows by their keys.
 
 A numeric(9,1) makes 1.01 and 1.02 the same key, so a change of one row would take the place of the other. A type that refuses
 what does not fit it does no harm: such rows become dead letters.
@@ -16,9 +16,9 @@ from pgsluice.worker.sinks.postgres.target.type_names import TypeName
 
 _VARCHAR = "character varying"
 _BLANK_PADDED = ("character", "bpchar")
-_FOREIGN_BLANKS = ("text", _VARCHAR, "name", '"char"')
-"""Types of text whose values may end with blanks that count."""
-_STRINGS = (*_FOREIGN_BLANKS, *_BLANK_PADDED)
+_KEEPING_BLANKS = ("text", _VARCHAR, "name", '"char"')
+"""Types of text whose values may differ in blanks at their ends alone."""
+_STRINGS = (*_KEEPING_BLANKS, *_BLANK_PADDED)
 
 _INTEGERS = ("smallint", "integer", "bigint")
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19, "oid": 10, "xid8": 20}
@@ -52,7 +52,7 @@ def check_key_types(target: TargetTable, entry: CatalogEntry) -> None:
 
 def tells_apart(source: str, target: str) -> bool:
     """Whether values of the type ``source`` that differ also differ as values of ``target``, or are refused. Both are names as
-    ``format_type`` writes them. True as well for a type of somebody's making, of which nothing can be told, and for a
+    ``format_type`` writes them. True as well for a type that is not built in, of which nothing is known, and for a
     varchar that cuts off blanks beyond its length."""
     was, now = TypeName.parse(source), TypeName.parse(target)
     if source == target or was is None or now is None or "." in was.base:
@@ -67,7 +67,7 @@ def tells_apart(source: str, target: str) -> bool:
 def _text_stays(was: TypeName, now: TypeName) -> bool:
     if now.base in ("text", _VARCHAR):
         return True
-    return now.base in _BLANK_PADDED and was.base not in _FOREIGN_BLANKS
+    return now.base in _BLANK_PADDED and was.base not in _KEEPING_BLANKS
 
 
 def _number_stays(was: TypeName, now: TypeName) -> bool:

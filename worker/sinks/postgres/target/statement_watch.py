@@ -4,9 +4,9 @@ A merge, or the key of a large table, may take minutes, and the thread that aske
 call of the sink is under way for LOOK_INTERVAL_S another session looks, as often: a process that works is not to be mistaken for
 one that stands still, nor the other way round.
 
-A connection may be lost without either end being told (a balancer acknowledges and forgets): then the server's session waits for
-its client and the client for an answer. Its wait is broken off. Such a session of a worker before us may hold the position: it
-is ended.
+A connection may be lost without a word to either end (a balancer acknowledges and forgets): then the server's session waits for
+its client, and the client for an answer. The watch breaks off the client's wait. It ends such a session of an earlier worker that
+holds the position.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pgsluice.worker.sinks.postgres.target.connection import (
 LOOK_INTERVAL_S = 10.0
 
 LOOKS_IN_VAIN = 3
-"""After so many looks at a session that waits for its client, and nothing of it changed, its client hears nothing of it."""
+"""When so many looks find a session that waits for its client and has not changed, its client hears nothing of it."""
 
 # Views of the manual's chapter "Monitoring Database Activity". A statement that waits for its client may be our own thread's
 # fault, so only what has changed counts then.
@@ -73,7 +73,7 @@ class _Found(NamedTuple):
 
     @property
     def mark(self) -> tuple[Any, ...]:
-        """Another one after each statement, and after each part of one that copies."""
+        """It changes with each statement, and with each part of one that copies."""
         return self[:4]
 
     @property
@@ -87,13 +87,13 @@ class _Found(NamedTuple):
 
 @dataclass(slots=True)
 class _Patience:
-    """With a session that waits for its client."""
+    """Counts looks at a session that waits for its client."""
 
     mark: tuple[Any, ...] = ()
     looks: int = 0
 
     def is_over(self, now: _Found, *, waits: bool) -> bool:
-        """``waits``: for what it would have to send."""
+        """Returns whether the session is lost. ``waits``: the client waits for an answer, and has nothing to send."""
         goes_on = waits and now.needs_client
         self.looks = (self.looks + 1 if now.mark == self.mark else 1) if goes_on else 0
         self.mark = now.mark
@@ -179,7 +179,10 @@ class StatementWatch:
                     self._tell(call, now)
                     is_lost = call.patience.is_over(now, waits=call.waits)
                     if is_lost:
-                        log.warning("the target waits for us and we for it: the connection is given up", process=call.pid)
+                        log.warning(
+                            "the target waits for this worker, which waits for it: the worker gives the connection up",
+                            process=call.pid,
+                        )
                         break_off(call.connection)
                 if is_lost:
                     connection.execute(_END, [call.pid])
@@ -191,7 +194,8 @@ class StatementWatch:
             holder = _Found(*row)
             if call.holders[holder.pid].is_over(holder, waits=True):
                 log.warning(
-                    "an earlier session of this worker holds its position and hears nothing: it is ended", process=holder.pid
+                    "an earlier session of this worker holds the position and hears nothing: the worker ends it",
+                    process=holder.pid,
                 )
                 connection.execute(_END, [holder.pid])
 

@@ -118,7 +118,7 @@ class TargetTable:
 
     @property
     def rows(self) -> sql.Composed:
-        """For whatever finds rows: those of partitions belong to the table, those of what inherits from it do not."""
+        """For statements that find rows: those of partitions belong to the table, those of inheriting tables do not."""
         return sql.SQL("" if self.is_partitioned else "ONLY ") + self.identifier
 
     @property

@@ -144,7 +144,7 @@ def test_a_wait_for_an_answer_that_was_lost_is_broken_off_and_said(
         other.execute("COMMIT")
         thread.join(30)
         assert len(ended) == 1
-        assert [fields_of(each)["process"] for each in caplog.records if "is given up" in each.message] == [process]
+        assert [fields_of(each)["process"] for each in caplog.records if "gives the connection up" in each.message] == [process]
         gone = f"SELECT FROM pg_stat_activity WHERE pid = {process}"
         wait_until(lambda: target_database.execute(gone) == [], what="the end of the server's session")
         connection.close()
