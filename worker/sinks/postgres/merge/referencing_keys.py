@@ -188,8 +188,8 @@ class ReferencingKeys:
         if found is not None:
             grant = grant_of_replica_role(self._connection)
             raise TerminalError(
-                f"foreign key '{found[0]}' of table '{found[1]}' at the target would change rows that the source keeps as they"
-                " are, because a row that they refer to changed",
+                f"constraint '{found[0]}' of table '{found[1]}' at the target, a foreign key, would change rows that the source"
+                " keeps as they are, because a row that they refer to changed",
                 f"{f'run there: {grant}' if grant else 'connect as a superuser'}, and leave out target-disable-foreign-keys;"
                 " or make the foreign key ON UPDATE NO ACTION; then start again, nothing is lost",
                 statements=[grant] if grant else [],
