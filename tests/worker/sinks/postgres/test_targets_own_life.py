@@ -44,6 +44,17 @@ def test_a_changed_key_takes_no_row_that_refers_to_it(target: Target) -> None:
     assert [row[0] for row in target.table("public", "parent")] == ["1001", "1002", "1003"]
 
 
+def test_rows_of_partitions_follow_a_changed_key_as_they_do_at_the_source(target: Target) -> None:
+    target.make(
+        "CREATE TABLE parent (id int PRIMARY KEY, email text UNIQUE, document text);"
+        " CREATE TABLE child (id int PRIMARY KEY, parent_id int REFERENCES parent ON UPDATE CASCADE) PARTITION BY RANGE (id);"
+        " CREATE TABLE child_low PARTITION OF child FOR VALUES FROM (0) TO (100)"
+    )
+    target.apply(insert(PARENT, b"1", b"1@x", b"d"), insert(CHILD, b"1", b"1"))
+    target.apply(update(PARENT, b"1001", b"1@x", b"d", old=(b"1", None, None)), update(CHILD, b"1", b"1001"))
+    assert target.table("public", "child") == [("1", "1001")]
+
+
 @pytest.mark.parametrize("document", [b"new", UNCHANGED], ids=["whole", "in part"])
 def test_what_only_the_target_has_of_a_row_stays_when_its_key_changes(target: Target, document: bytes) -> None:
     target.make(f"{TARGETS_OWN} CREATE TABLE visits (parent_id int REFERENCES parent ON UPDATE CASCADE ON DELETE CASCADE)")

@@ -41,9 +41,10 @@ SELECT r.conname, n.nspname, c.relname, r.conrelid, r.confdeltype IN ('c', 'n', 
              JOIN pg_attribute a ON a.attrelid = r.confrelid AND a.attnum = k.number ORDER BY k.place)
   FROM pg_constraint r JOIN pg_class c ON c.oid = r.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE r.contype = 'f' AND r.confrelid = %s::oid
+   AND NOT EXISTS (SELECT FROM pg_constraint AS whole WHERE whole.oid = r.conparentid AND whole.confrelid = r.confrelid)
  ORDER BY r.oid
 """).format(own_table("tables"))
-"""In the order of ``_ReferencingKey``'s fields."""
+"""In the order of ``_ReferencingKey``'s fields. A foreign key of a partitioned table stands for those of its partitions."""
 
 _REFUSE = """
 BEGIN
