@@ -6,8 +6,7 @@ pause.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -25,17 +24,17 @@ from pgsluice.replicator.definitions.installation import (
     table_names,
 )
 from pgsluice.replicator.definitions.owners import check_owners
-from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.source import Source, retry_locked
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import LockTimeoutError, MissingPrivilegeError, TerminalError, UsageError
-from pgsluice.shared.process.retrying import DEFAULT_POLICY, Backoff, Pauses
+from pgsluice.shared.errors import MissingPrivilegeError, TerminalError, UsageError
+from pgsluice.shared.process.retrying import DEFAULT_POLICY, Pauses
 from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
-ATTEMPTS = 8
-
 _ALONE = sql.SQL("SELECT pg_advisory_xact_lock(hashtextextended('pgsluice capture of definitions', 0))")
 """Of all groups, who share the schema."""
+
+_IS_BUSY = "another session alters tables, trying again"
 
 ADMINISTRATORS_SQL = "let an administrator run the statements that 'pgsluice ddl sql' prints"
 
@@ -151,7 +150,8 @@ async def read_token(source: Source, names: GroupNames) -> str:
 async def _install(source: Source, installation: Installation, pauses: Pauses) -> None:
     names = installation.names
     doing = f"installing the capture of definitions of group {names.group}"
-    await _with_patience(lambda: _execute(source, doing, [step.statement for step in installation.steps()]), pauses)
+    statements = [step.statement for step in installation.steps()]
+    await retry_locked(lambda: _execute(source, doing, statements), pauses, _IS_BUSY)
     log.info("the capture of definitions is installed", function=qualified(names, "ddl"))
 
 
@@ -172,7 +172,7 @@ async def remove_capture(source: Source, names: GroupNames) -> bool:
     doing = f"removing the capture of definitions of group {names.group}"
     try:
         await _execute(source, doing, removal_of_triggers(names))
-        await _with_patience(lambda: _execute(source, doing, removal_of_objects(names)))
+        await retry_locked(lambda: _execute(source, doing, removal_of_objects(names)), DEFAULT_POLICY.source, _IS_BUSY)
     except MissingPrivilegeError as error:
         raise MissingPrivilegeError(error.fact, "let its owner run what 'pgsluice ddl sql --remove' prints") from None
     return True
@@ -196,17 +196,3 @@ async def _execute(source: Source, doing: str, statements: Iterable[str]) -> Non
         await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))
         for statement in statements:
             await source.execute(doing, sql.Composed([sql.SQL(statement)]))
-
-
-async def _with_patience(act: Callable[[], Awaitable[None]], pauses: Pauses = DEFAULT_POLICY.source) -> None:
-    backoff = Backoff(pauses)
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            await act()
-            return
-        except LockTimeoutError as error:
-            if attempt == ATTEMPTS:
-                raise
-            pause_s = backoff.next_pause_s()
-            log.warning("somebody alters tables, trying again", reason=error.fact, pause_s=pause_s)
-            await asyncio.sleep(pause_s)

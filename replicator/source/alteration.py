@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import LiteralString
 
 from psycopg import sql
 
 from pgsluice.replicator.source.publication import PIECE, Publication, PublishedTable, listed, pieces, table_list
-from pgsluice.replicator.source.source import Source
+from pgsluice.replicator.source.source import Source, retry_locked
 from pgsluice.replicator.source.tables import SourceTable, check_publisher
-from pgsluice.shared import telemetry
-from pgsluice.shared.errors import LockTimeoutError, TableChangedError, TerminalError
-from pgsluice.shared.process.retrying import Backoff, Pauses
+from pgsluice.shared.errors import TableChangedError, TerminalError
+from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 
 LOCK_TIMEOUT_MS = 500  # for as long, writers of a table wait for us
 TURN_TIMEOUT_MS = 2500  # for as long, nobody who writes does; an autovacuum gives way after a second (``deadlock_timeout``)
-LOCK_ATTEMPTS = 8
 
 _CHANGED: LiteralString = """
     SELECT w.schema || '.' || w.name
@@ -27,8 +25,6 @@ _CHANGED: LiteralString = """
       LEFT JOIN pg_class c ON c.oid = w.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE (n.nspname, c.relname) IS DISTINCT FROM (w.schema, w.name)
 """
-
-log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +104,11 @@ async def alter_publication(
     """
     await check_publisher(source, alteration.joining, creates=False)
     for piece in alteration.in_pieces():
-        await _alter(source, names, piece, note, pauses)
+        alter = partial(_alter, source, names, piece, note)
+        await retry_locked(alter, pauses, "a table that joins or leaves is in use, trying again")
 
 
-async def _alter(
-    source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]], pauses: Pauses
-) -> None:
-    backoff = Backoff(pauses)
-    for attempt in range(1, LOCK_ATTEMPTS + 1):
-        try:
-            await _alter_once(source, names, alteration, note)
-            return
-        except LockTimeoutError as error:
-            if attempt == LOCK_ATTEMPTS:
-                raise
-            pause_s = backoff.next_pause_s()
-            log.warning("a table that joins or leaves is in use, trying again", reason=error.fact, pause_s=pause_s)
-            await asyncio.sleep(pause_s)
-
-
-async def _alter_once(source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]]) -> None:
+async def _alter(source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]]) -> None:
     doing = f"changing publication {names.publication}"
     statements = alteration.statements(sql.Identifier(names.publication))
     async with source.transaction(doing):

@@ -6,8 +6,9 @@ rows stay at the targets. The rows that a table held when it was attached are no
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, Self, TypeVar
@@ -17,6 +18,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from pgsluice.replicator.source.connection import Connection, connect, notice_our_end, sql_error
+from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import LockTimeoutError, TerminalError
 from pgsluice.shared.preflight.database import IDENTITY_QUERY, LOCALE_QUERY, DatabaseIdentity, DatabaseLocale
@@ -29,6 +31,7 @@ from pgsluice.shared.preflight.provider import (
     replication_cure,
     setting_cure,
 )
+from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.shared.wire.position import LSN, parse_lsn
 
 # A table's system columns are written when it is made and never again; its row in pg_class changes often. No lock is taken, as by
@@ -48,7 +51,9 @@ _TREES: LiteralString = """
      ORDER BY n.nspname, c.relname
 """
 MINIMUM_SERVER_VERSION = 14
-_PATIENCE_MS = 500  # somebody's lock on a partition is no reason to hold up who looks
+LOCK_ATTEMPTS = 8
+_PATIENCE_MS = 500  # a lock of another session on a partition does not hold up the look at it for longer
+log = telemetry.logger(__name__)
 Row = TypeVar("Row")
 _FACTS: LiteralString = """
     SELECT current_setting('server_version_num')::int / 10000 AS major_version,
@@ -100,8 +105,23 @@ async def read_partitions(source: Source, roots: Collection[int]) -> dict[int, t
     return {root: tuple(trees[root]) for root in roots}
 
 
+async def retry_locked(act: Callable[[], Awaitable[None]], pauses: Pauses, event: str) -> None:
+    """Calls ``act`` until it gets its locks, and logs ``event`` before each pause. Raises LockTimeoutError when none of
+    LOCK_ATTEMPTS calls gets them."""
+    backoff = Backoff(pauses)
+    for _ in range(1, LOCK_ATTEMPTS):
+        try:
+            return await act()
+        except LockTimeoutError as error:
+            pause_s = backoff.next_pause_s()
+            log.warning(event, reason=error.fact, pause_s=pause_s)
+        await asyncio.sleep(pause_s)
+    return await act()
+
+
 async def hold_rows(source: Source, oids: Collection[int]) -> bool:
-    """Whether one of these tables has pages, or nobody may look at one now. Nobody else may use the connection."""
+    """Returns whether one of these tables has pages, or is locked by another session now. The caller is the only user of the
+    connection."""
     doing = "looking at partitions"
     try:
         async with source.transaction(doing):

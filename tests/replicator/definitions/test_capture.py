@@ -229,7 +229,7 @@ def test_a_removal_waits_for_a_transaction_that_altered_something_but_not_for_lo
 def test_a_removal_gives_up_when_the_transaction_does_not_end(
     stream: Stream, names: GroupNames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgsluice.replicator.definitions.capture.ATTEMPTS", 1)
+    monkeypatch.setattr("pgsluice.replicator.source.source.LOCK_ATTEMPTS", 1)
     with stream.database.connect(autocommit=False) as application:
         application.execute("ALTER TABLE t ADD c int")
         with pytest.raises(TransientError, match="lock timeout"):
