@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from pgsluice.replicator.assembler import BEGIN, LOGICAL_MESSAGE, RELATION, Assembler, Message
-from pgsluice.replicator.definitions.source_definitions import FORGED, SourceDefinitions
+from pgsluice.replicator.definitions.source_definitions import SourceDefinitions
 from pgsluice.replicator.progress import Progress, PublishedCounts
 from pgsluice.replicator.publisher import Publisher
 from pgsluice.replicator.source.copy_both import end_error
@@ -214,7 +214,7 @@ class Receiver:
         taken = await self._definitions.take(frame, self._assembler.next_position, self._assembler.committed_at)
         if taken is None:
             return None
-        if taken.frame is FORGED:
+        if taken.frame is None:
             return self._assembler.add_forged()
         return self._assembler.add_definition(taken.frame, supersedes=taken.supersedes)
 
@@ -261,7 +261,7 @@ class Receiver:
         self._counts.committed_at, self._counts.is_at_end = message.committed_at, False
 
     async def _flush_definitions(self) -> None:
-        """NATS is waited for, as the publisher waits for it: the connection to the source stays."""
+        """Stores definitions. While NATS does not answer, it waits as the publisher does, and keeps the connection to the source."""
         backoff, news = Backoff(DEFAULT_POLICY.nats), RetryNews()
         while True:
             try:

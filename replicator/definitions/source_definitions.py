@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
-from pgsluice.replicator.assembler import LEFT_OUT
+
 from pgsluice.replicator.definitions.consequences import Consequences
 from pgsluice.replicator.definitions.history import History, Version
 from pgsluice.replicator.definitions.store import HistoryStore
@@ -49,16 +49,15 @@ from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 FORGERY_LOG_INTERVAL_S = 60.0
 TOKEN_INTERVAL_S = 1.0
-FORGED = LEFT_OUT
-"""What ``take`` returns for a forged message."""
 
 log = telemetry.logger(__name__)
 
 
 class Taken(NamedTuple):
-    """A frame to publish. ``supersedes``: no row is of the definition right before it, which says nothing any more."""
+    """A message that counts as a change. ``frame`` is the definition to publish, None for a forged message. ``supersedes``: it
+    holds all that the definition right before it holds, and no row comes between the two."""
 
-    frame: bytes
+    frame: bytes | None
     supersedes: bool = False
 
 
@@ -148,15 +147,15 @@ class SourceDefinitions:
 
     async def take(self, frame: bytes, position: Position, committed_at: int) -> Taken | None:
         """Returns what to publish for the logical message ``frame``, which would be the change at ``position`` of a transaction
-        that was committed then, in microseconds since 2000-01-01 UTC. Returns the frame FORGED when anything but the group's
-        functions emitted it in the group's name, None when it is none of ours. Raises TransientError."""
+        that was committed at ``committed_at``, in microseconds since 2000-01-01 UTC. Returns None for a message of another
+        program. Raises TransientError."""
         message = decode_message(frame)
         assert isinstance(message, LogicalMessage)
         if not message.transactional or message.prefix != self._prefix:
             return None
         event = await self._believed(message.content, position)
         if event is None:
-            return Taken(FORGED)
+            return Taken(None)
         event = self._whole(event, position)
         published, before = PublishedDefinition(event, self._noted(event, position)), self._made
         self._made = _made(published, position)

@@ -58,12 +58,16 @@ def relation_of(table: TableDefinition) -> Relation:
 def published(taken: Taken | None) -> PublishedDefinition | None:
     assert taken is not None
     frame = taken.frame
+    if frame is None:
+        return None
     message = decode_message(frame)
     assert isinstance(message, LogicalMessage)
     assert message.prefix == DDL_PREFIX
     assert TOKEN.encode() not in frame
     assert b"n3w" not in frame
-    return PublishedDefinition.decode(message.content)
+    definition = PublishedDefinition.decode(message.content)
+    assert definition is not None
+    return definition
 
 
 class Sessions:
