@@ -1,9 +1,9 @@
-"""Which tables' changes go into the stream: those that the group follows, and of one that left those before its end.
+"""The tables whose changes go into the stream: those that the group follows, and those that left, up to the end of each.
 
-The server sends changes of a table from the moment that the publication has it, whoever put it there. A group that copies has not
-copied its rows by then, and one that names its tables may never want it. So what comes of a table that the group does not follow
-is left out. A table that joins is followed from before its snapshot on, and in the ledger before that: what was left out of it
-commits before the snapshot, so its copy holds it.
+The server sends the changes of a table from the moment that it is in the publication, whoever put it there. A group that copies
+has not copied the table's rows by then, and a group that names its tables may never want it. So the assembler leaves out the
+changes of a table that the group does not follow. A table that joins is first in the ledger, then followed, and then its snapshot
+is exported: a change that was left out commits before the snapshot, so the copy holds it.
 """
 
 from __future__ import annotations
@@ -18,55 +18,50 @@ NEVER_LEFT = LSN((1 << 64) - 1)
 
 
 class FollowedTables:
-    """By OIDs as frames have them. ``on_stranger`` is called when changes of a table are left out for the first time."""
+    """The followed tables, by OIDs as frames have them. Until ``begin`` is called, all tables are followed."""
 
-    def __init__(self, on_stranger: Callable[[], None] = lambda: None) -> None:
-        self.on_stranger = on_stranger
+    def __init__(self) -> None:
+        self.on_stranger: Callable[[], None] = lambda: None
+        """Called when a change of a table is left out for the first time."""
         self.version = 0
         """Grows with each table that leaves."""
         self._ends: dict[bytes, LSN] | None = None
-        self._strangers: set[int] = set()
-
-    @property
-    def strangers(self) -> frozenset[int]:
-        """Tables of which changes were left out, and that are not followed."""
-        return frozenset(self._strangers)
+        self._strangers: set[bytes] = set()
 
     def begin(self, oids: Iterable[int], left: Mapping[int, LSN]) -> None:
-        """From now on only these are followed; of those in ``left`` what commits before that. Until this is called all are."""
+        """Follows only these from now on, and of each table in ``left`` the transactions that commit before its LSN."""
         self._ends = {_OID.pack(oid): end for oid, end in left.items()} | {_OID.pack(oid): NEVER_LEFT for oid in oids}
         self.version += 1
 
     def follow(self, oids: Iterable[int]) -> None:
         for oid in oids:
-            self._strangers.discard(oid)
+            self._strangers.discard(_OID.pack(oid))
             if self._ends is not None:
                 self._ends[_OID.pack(oid)] = NEVER_LEFT
 
     def leave(self, oid: int, end: LSN) -> None:
-        """Only what commits before ``end`` is followed of the table, if it was followed."""
-        if self._ends is not None and self._ends.get(_OID.pack(oid)) == NEVER_LEFT:
+        """Follows of the table only the transactions that commit before ``end``, if it was followed."""
+        if self._ends is not None and self.has(oid):
             self._ends[_OID.pack(oid)] = end
             self.version += 1
 
     def end_of(self, oid: int) -> LSN:
-        """Where the table was known to have left; above any other LSN for one that is followed, or that never left."""
+        """Returns the LSN at which the table was known to have left; NEVER_LEFT for one that is followed, or that never left."""
         return NEVER_LEFT if self._ends is None else self._ends.get(_OID.pack(oid), NEVER_LEFT)
 
     def has(self, oid: int) -> bool:
-        """Whether it is followed from now on."""
-        return self._ends is None or self._ends.get(_OID.pack(oid)) == NEVER_LEFT
+        """Returns whether the table is followed from now on."""
+        return self.is_lasting(_OID.pack(oid))
 
     def is_lasting(self, oid: bytes) -> bool:
-        """Whether whatever comes of the table goes into the stream, until ``version`` is another."""
+        """Returns whether all changes of the table go into the stream until ``version`` is another."""
         return self._ends is None or self._ends.get(oid) == NEVER_LEFT
 
     def takes(self, oid: bytes, commit_lsn: LSN) -> bool:
-        """Whether a change of a transaction that commits there goes into the stream."""
+        """Returns whether a change of a transaction that commits at ``commit_lsn`` goes into the stream."""
         if self._ends is None or commit_lsn < self._ends.get(oid, 0):
             return True
-        [number] = _OID.unpack(oid)
-        if number not in self._strangers:
-            self._strangers.add(number)
+        if oid not in self._strangers:
+            self._strangers.add(oid)
             self.on_stranger()
         return False

@@ -261,7 +261,8 @@ class Receiver:
         self._counts.committed_at, self._counts.is_at_end = message.committed_at, False
 
     async def _flush_definitions(self) -> None:
-        """Stores definitions. While NATS does not answer, it waits as the publisher does, and keeps the connection to the source."""
+        """Stores definitions. While NATS does not answer it waits, as the publisher does, and keeps the connection to the
+        source."""
         backoff, news = Backoff(DEFAULT_POLICY.nats), RetryNews()
         while True:
             try:
