@@ -58,7 +58,7 @@ _CONNECTION_LOST = ("08", "57P")
 _ALTERED = ("42P01", "42703", "3F000")  # no such table, column, schema
 _OF_A_ROW = ("22", "23", "XX001", "XX002")  # data, constraints of a domain, a corrupted page or index
 _STATEMENT_TIMEOUT = "57014"
-_RECOVERY_CONFLICT = "40001"
+_SERIALIZATION_FAILURE = "40001"
 
 # One plan for every attempt, the pages in their order: with a row filter another plan would give another order. And all rows or
 # an error, where the role would see only some of them.
@@ -318,7 +318,7 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
     fact, cause = f"{doing} failed{server_said(sqlstate, text)}", passing_cause(sqlstate, Cause.SOURCE)
     if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
         return RangeFailedError(RangeStatus.UNAVAILABLE, TransientError(fact, "it is tried again", cause))
-    if sqlstate == _RECOVERY_CONFLICT:
+    if sqlstate == _SERIALIZATION_FAILURE:
         return RangeFailedError(RangeStatus.SNAPSHOT_GONE, SnapshotGoneError(fact, RECOVERY_CONFLICT))
     if pages.is_of_query:
         return _query_failure(fact, sqlstate, text, cause)

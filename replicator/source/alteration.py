@@ -9,10 +9,11 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from pgsluice.replicator.source.publication import PIECE, Publication, PublishedTable, listed, pieces, table_list
+from pgsluice.replicator.source.publication import PIECE, Publication, PublishedTable, pieces, table_list
 from pgsluice.replicator.source.source import Source, retry_locked
 from pgsluice.replicator.source.tables import SourceTable, check_publisher
 from pgsluice.shared.errors import TableChangedError, TerminalError
+from pgsluice.shared.preflight.finding import listed
 from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 
@@ -138,7 +139,8 @@ async def _lock(
     if tables:
         await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout_ms)))
         statement = sql.SQL("LOCK TABLE {} IN {} MODE").format(_lock_list(tables), sql.SQL(mode))
-        await source.execute(f"locking {listed(tables)} for {doing}", statement)
+        names = listed([table.qualified_name for table in tables])
+        await source.execute(f"locking {names} for {doing}", statement)
 
 
 def _lock_list(tables: Sequence[SourceTable | PublishedTable]) -> sql.Composed:

@@ -18,6 +18,7 @@ from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.source.tables import SourceTable, check_publisher
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import START_AGAIN, TerminalError, UsageError
+from pgsluice.shared.preflight.finding import listed
 from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
@@ -32,7 +33,7 @@ _COMMENT_PREFIX = "pgsluice group "
 
 log = telemetry.logger(__name__)
 
-Published = TypeVar("Published", "SourceTable", "PublishedTable")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ def check_fit(publication: Publication, tables: Sequence[SourceTable]) -> None:
     name = sql.Identifier(publication.name)
     differences, statements = [], []
     if missing := [table for table in tables if table.oid not in publication.oids]:
-        differences.append(f"does not publish {listed(missing)}")
+        differences.append(f"does not publish {listed([table.qualified_name for table in missing])}")
         statements.append(sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, table_list(missing)))
     if not publication.via_partition_root and any(table.kind == "p" for table in tables):
         differences.append("publishes partitions under their own names")
@@ -213,11 +214,6 @@ def check_fit(publication: Publication, tables: Sequence[SourceTable]) -> None:
             f"let its owner say: {'; '.join(statement.as_string() for statement in statements)}",
             statements=[statement.as_string() for statement in statements],
         )
-
-
-def listed(tables: Sequence[SourceTable | PublishedTable]) -> str:
-    shown = ", ".join(table.qualified_name for table in tables[:10])
-    return shown if len(tables) <= 10 else f"{shown} and {len(tables) - 10} more"
 
 
 def creation(names: GroupNames, tables: Sequence[SourceTable], operations: Collection[str]) -> sql.Composed:
@@ -237,7 +233,8 @@ async def check_creation(source: Source, names: GroupNames, tables: Sequence[Sou
         raise TerminalError(fact, error.remedy, statements=error.statements) from None
 
 
-def pieces(tables: Sequence[Published]) -> list[Sequence[Published]]:
+def pieces(tables: Sequence[T]) -> list[Sequence[T]]:
+    """Splits the tables into those that are published in one transaction each."""
     return [tables[start : start + PIECE] for start in range(0, len(tables), PIECE)]
 
 
