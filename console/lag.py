@@ -1,7 +1,7 @@
 """``pgsluice lag``: whether a group keeps up, from the source to the sinks, as an exit code for scripts.
 
-How far a worker is behind the stream says nothing while nobody fills the stream: so the replicator counts too. Of one that does
-not run, it is known since when.
+A worker's lag behind the stream says nothing while no process fills the stream, so the command judges the replicator too: whether
+it runs, and if not, since when.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class WorkerLag:
 
 @dataclass(frozen=True, slots=True)
 class PublisherLag:
-    """Of what fills the stream: the replicator, or a worker of another group. ``reason`` says how it is."""
+    """The verdict on the process that fills the stream: the replicator, or a worker of another group. ``reason`` is its state,
+    or what is wrong with it."""
 
     name: str
     within: bool
@@ -67,7 +68,8 @@ class PublisherLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """``publisher`` is None where none counts: nobody has started one, or all that it copied is applied."""
+    """``publisher`` is None in a group whose replicator was never started, or whose whole copy is applied and no changes
+    follow."""
 
     publisher: PublisherLag | None
     workers: list[WorkerLag]
@@ -80,8 +82,8 @@ class GroupLag:
 
 
 def run(settings: GroupSettings, worker: str, limit: LagLimit, *, as_json: bool) -> int:
-    """A line for the replicator and each worker, or for the one that is named. Returns the exit code. Raises TransientError when
-    NATS does not answer."""
+    """Prints a line for the replicator and each worker, or for the named worker. Returns the exit code. Raises TransientError
+    when NATS does not answer."""
     lag = asyncio.run(_look(settings, worker, limit))
     if as_json:
         content = {"group": settings.group, "within": lag.within, "workers": [asdict(each) for each in lag.workers]}
@@ -132,8 +134,8 @@ async def _publisher(client: Client, bucket: StateBucket, units: Mapping[str, Un
     group = await bucket.read(GROUP_KEY, GroupRecord)
     if group is not None and group.value.publishing_worker is not None:
         found = await publisher_status(client, *group.value.publishing_worker)
-        trouble = trouble_of(found.unit, limit) or ("" if found.lag_s is not None and found.lag_s <= limit.seconds else "too far")
-        return PublisherLag(found.name, not trouble, found.line() if trouble in ("", "too far") else trouble)
+        trouble, is_near = trouble_of(found.unit, limit), found.lag_s is not None and found.lag_s <= limit.seconds
+        return PublisherLag(found.name, is_near and not trouble, trouble or found.line())
     unit = units[REPLICATOR_UNIT]
     if unit.state is State.DRAFT:
         return None
@@ -147,7 +149,8 @@ def _with_state(lag: WorkerLag, unit: UnitState | None, limit: LagLimit) -> Work
 
 
 def trouble_of(unit: UnitState, limit: LagLimit) -> str:
-    """Why the unit may be further behind than ``limit``; "" when it is well, or was a moment ago and may recover by itself."""
+    """Returns why the unit may be further behind than ``limit``; "" when it is well, or came into its state less than ``limit``
+    ago and may recover by itself."""
     if unit.state in _WELL:
         return ""
     is_recent = bool(unit.since) and age_s(unit.since) <= limit.seconds
@@ -158,7 +161,7 @@ def trouble_of(unit: UnitState, limit: LagLimit) -> str:
 
 
 def judge_copy(worker: str, lag: Lag, limit: LagLimit) -> WorkerLag:
-    """In a group that is only copied."""
+    """Judges a worker of a group that is only copied."""
     if lag == NO_LAG:
         return WorkerLag(worker, 0, 0, 0.0, True, "it has applied the whole copy, which no changes follow")
     is_within = lag.seconds is not None and lag.seconds <= limit.seconds
