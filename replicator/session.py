@@ -136,8 +136,7 @@ async def _definitions(
     consequences = Consequences(run.settings.source, copy, lambda: watch.membership.oids, look)
     catalog, published = RelationCatalog(source, names, slot.catalog_xmin), await store.load_log()
     await catalog.begin()
-    seen = SeenTables(bucket)
-    await seen.load()
+    seen = await SeenTables.load(bucket)
     return SourceDefinitions(
         catalog,
         store,

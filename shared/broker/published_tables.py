@@ -1,8 +1,8 @@
 """The tables that a group publishes, under ``tables`` in the state bucket.
 
-The replicator writes them when its tables are chosen, from the source's catalog, and again before it publishes a row of a
-table that is another than was told. Workers check their rules and routes against them, notebooks have their columns. What a
-change looks like is said by its message alone: a table may have been altered since.
+The replicator writes them when its tables are chosen, from the source's catalog, and again before it publishes a row of a table
+that differs from the record. Workers check their rules and routes against the record, and notebooks take their columns from it.
+Only a change's own message says what the change looks like: the table may have been altered since.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PublishedTables:
 
 
 async def store_tables(bucket: StateBucket, tables: Sequence[Table], encoding: str) -> None:
-    """``encoding`` is that of the source database. Raises TransientError when NATS does not answer."""
+    """Writes the record. ``encoding`` is that of the source database. Raises TransientError when NATS does not answer."""
     await bucket.put(TABLES_KEY, _record(tables, encoding))
 
 
@@ -42,14 +42,18 @@ def _record(tables: Sequence[Table], encoding: str) -> PublishedTables:
 
 
 class SeenTables:
-    """Brings the record to what the stream has come to. ``note`` is told of tables as messages describe them, and ``flush``
-    writes what is news: before anything of these tables is published."""
+    """Keeps the record at the tables as the stream describes them. The caller passes each described table to ``note``, and calls
+    ``flush``, which writes the tables that differ from the record, before it publishes anything of them."""
 
-    def __init__(self, bucket: StateBucket) -> None:
+    def __init__(self, bucket: StateBucket, recorded: Sequence[Table]) -> None:
         self._bucket = bucket
-        self._told: dict[int, Table] = {}
+        self._told = {table.oid: table for table in recorded}
         self._news: dict[int, Table] = {}
-        self._is_loaded = False
+
+    @classmethod
+    async def load(cls, bucket: StateBucket) -> SeenTables:
+        """Reads the record. Raises as ``flush``."""
+        return cls(bucket, await load_tables(bucket) or ())
 
     def note(self, table: Table) -> None:
         told = self._told.get(table.oid)
@@ -57,10 +61,8 @@ class SeenTables:
             self._told[table.oid] = self._news[table.oid] = table
 
     async def flush(self) -> None:
-        """Tables that are not in the record are no members of the group, or are told of when they are. Raises TransientError, or
-        TerminalError for a record that ``store_tables`` does not make."""
-        if self._news and not self._is_loaded:
-            await self.load()
+        """Writes the news of tables that are in the record: the others are no members of the group, or ``store_tables`` adds them
+        when they are. Raises TransientError, or TerminalError for a record that ``store_tables`` does not make."""
         while self._news:
             entry = await self._bucket.read(TABLES_KEY, PublishedTables)
             if entry is None:
@@ -70,13 +72,6 @@ class SeenTables:
             if now == tables or await self._bucket.update(TABLES_KEY, _record(now, entry.value.encoding), entry.revision):
                 self._news.clear()
 
-    async def load(self) -> None:
-        """Most tables are as they were recorded; then none of them has the record read again. To be called while NATS answers, or
-        ``flush`` does it. Raises as ``flush``."""
-        recorded = {table.oid: table for table in await load_tables(self._bucket) or ()}
-        self._news = {oid: table for oid, table in self._news.items() if _differs(recorded.get(oid, table), table)}
-        self._told = recorded | self._told
-        self._is_loaded = True
 
     def _now(self, told: Table) -> Table:
         table = self._news.get(told.oid, told)
@@ -84,7 +79,7 @@ class SeenTables:
 
 
 def _differs(told: Table, now: Table) -> bool:
-    """Whether columns or names are others, or more is known of them."""
+    """Returns whether columns or names are others, or a column has a number that is not the one of ``told``; 0 is none."""
     if _shape(told) != _shape(now):
         return True
     return any(column.number not in (0, before.number) for before, column in zip(told.columns, now.columns, strict=True))
@@ -102,7 +97,8 @@ async def is_text_unchecked(bucket: StateBucket) -> bool | None:
 
 
 async def load_tables(bucket: StateBucket) -> list[Table] | None:
-    """None before a replicator has told. Raises TerminalError for a record that ``store_tables`` does not make."""
+    """Returns None before a replicator has written the record. Raises TerminalError for a record that ``store_tables`` does not
+    make."""
     entry = await bucket.read(TABLES_KEY, PublishedTables)
     return None if entry is None else _decoded(entry.value, bucket)
 

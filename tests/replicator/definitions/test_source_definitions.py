@@ -84,7 +84,7 @@ class Sessions:
         names, store = GroupNames(self.group), HistoryStore(self.bucket)
         catalog = RelationCatalog(self._source, names)
         histories, published_before = await store.load(), await store.load_log()
-        seen = SeenTables(self.bucket)
+        seen = await SeenTables.load(self.bucket)
         consequences = Consequences(self._settings, None, frozenset, asyncio.Event())
         return SourceDefinitions(
             catalog, store, histories, published_before, names.definitions_prefix, token, consequences, seen, self._read_token
