@@ -72,7 +72,6 @@ class SeenTables:
             if now == tables or await self._bucket.update(TABLES_KEY, _record(now, entry.value.encoding), entry.revision):
                 self._news.clear()
 
-
     def _now(self, told: Table) -> Table:
         table = self._news.get(told.oid, told)
         return table if _differs(told, table) else told

@@ -14,7 +14,7 @@
                                   identity, generated, missing or null, missing differs, published,
                                   how a nondeterministic collation compares or ""]
                       partitions  [oid, oid of the table above, schema, name, filenode, bound, constraint or null], in any depth;
-                      more_partitions in its place: those that CREATE TABLE made, and others that it changed; the rest stays
+                      more_partitions in its place: only those that CREATE TABLE made or changed; the others stay as they were
         published     the same; ALTER PUBLICATION named the table, which may have been published before
         unpublished   oid, schema, name: it is published no more, or only under another
         gone          oid, schema, name: it was dropped
@@ -39,10 +39,10 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import orjson
 
@@ -50,6 +50,8 @@ from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.table import ReplicaIdentity
 
 VERSION = 1
+
+P = TypeVar("P")
 
 MOST_BYTES = 16 << 20
 """The most bytes of a content that is read: a table of 1600 columns is 300 kB, a partition 200 bytes. A receiver may cut a
@@ -83,7 +85,7 @@ _ATTRIBUTE = (_NUMBER, _TEXT, _NUMBER, _TEXT)
 class DefinedColumn:
     """``number`` is ``attnum``, which stays through renames and is never given again. ``missing``: see above; ``missing_differs``
     when partitions disagree about it, so that what older rows have cannot be told. ``is_published``: rows carry it.
-    ``collation``: as ``table.Column`` has it; what earlier versions installed does not tell it."""
+    ``collation``: as ``table.Column`` has it; "" in the messages of functions that an earlier version installed."""
 
     number: int
     name: str
@@ -116,8 +118,8 @@ class DefinedPartition:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table as it is behind one command. ``columns`` are all that it has, by number, published or not. ``adds_partitions``: of
-    ``partitions`` these alone are told, and others that it had stay."""
+    """A table as it is behind one command. ``columns`` are all that it has, by number, published or not. ``adds_partitions``:
+    ``partitions`` are only those that the command made or changed; the table keeps its others."""
 
     oid: int
     schema: str
@@ -132,7 +134,7 @@ class TableDefinition:
     adds_partitions: bool = False
 
     def after(self, before: TableDefinition | None) -> TableDefinition:
-        """The same with all its partitions, where ``before`` is what the table was like before."""
+        """Returns the same definition with all partitions of the table; ``before`` is the definition before the command."""
         if not self.adds_partitions:
             return self
         found = {each.oid: each for each in (*(before.partitions if before is not None else ()), *self.partitions)}
@@ -192,7 +194,7 @@ class EnumLabel:
 
 @dataclass(frozen=True, slots=True)
 class TypeAttribute:
-    """Of a composite type. ``number`` stays through renames and is never given again."""
+    """An attribute of a composite type. ``number`` stays through renames and is never given again."""
 
     number: int
     name: str
@@ -202,7 +204,7 @@ class TypeAttribute:
 
 @dataclass(frozen=True, slots=True)
 class DomainConstraint:
-    """A check. ``oid`` stays through renames."""
+    """A CHECK constraint of a domain. ``oid`` stays through renames."""
 
     oid: int
     name: str
@@ -210,8 +212,8 @@ class DomainConstraint:
 
 @dataclass(frozen=True, slots=True)
 class TypeDefined:
-    """``attributes`` is None for all but composite types, ``constraints`` for all but domains, and both where that was not
-    told."""
+    """``attributes`` is None for all but composite types, ``constraints`` for all but domains, and both in messages of earlier
+    versions."""
 
     tag: str
     oid: int
@@ -226,7 +228,7 @@ class TypeDefined:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it was told that values depend on."""
+        """Returns whether the message has everything that the type's values depend on."""
         return not ((self.kind == "c" and self.attributes is None) or (self.kind == "d" and self.constraints is None))
 
 
@@ -364,21 +366,23 @@ def _event(fields: dict[str, Any]) -> DefinitionEvent:
 
 
 def _type(tag: str, fields: dict[str, Any]) -> TypeDefined:
-    attributes, constraints = (fields.get(key) is not None for key in ("attributes", "constraints"))
     return TypeDefined(
         tag,
         *_named(fields),
         kind=_text(fields, "type_kind"),
         base=_text(fields, "base"),
         labels=tuple(EnumLabel(*_values(values, _LABEL)) for values in _list(fields, "labels")),
-        attributes=tuple(TypeAttribute(*_values(values, _ATTRIBUTE)) for values in _list(fields, "attributes"))
-        if attributes
-        else None,
-        constraints=tuple(DomainConstraint(*_values(values, _CONSTRAINT)) for values in _list(fields, "constraints"))
-        if constraints
-        else None,
+        attributes=_told_parts(fields, "attributes", TypeAttribute, _ATTRIBUTE),
+        constraints=_told_parts(fields, "constraints", DomainConstraint, _CONSTRAINT),
         not_null=bool(_of_types(fields.get("not_null", False), _FLAG)),
     )
+
+
+def _told_parts(
+    fields: dict[str, Any], key: str, part: Callable[..., P], types: Sequence[tuple[type, ...]]
+) -> tuple[P, ...] | None:
+    """Returns None where the message does not tell the parts."""
+    return None if fields.get(key) is None else tuple(part(*_values(values, types)) for values in _list(fields, key))
 
 
 def _table(fields: dict[str, Any]) -> TableDefinition:
