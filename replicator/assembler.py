@@ -12,8 +12,8 @@ messages in commit order (``shared.wire.message`` describes their bodies). It cu
 
 A definition is a change like others and has an ordinal, and so has a forged message. The caller passes over logical messages of
 any other prefix, so an ordinal does not depend on the messages of other programs. Where logical messages are not requested,
-definitions are no changes. A change that is left out (``followed_tables``) keeps its ordinal: LEFT_OUT stands in its place, but
-for those at the begin of a transaction that has no others.
+definitions are no changes. A change that is left out (``followed_tables``) keeps its ordinal: LEFT_OUT stands in its place. A
+transaction of which all changes are left out, up to MOST_UNPLACED, makes no message.
 
 A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
 published by an earlier session: it is counted and skipped.
@@ -45,7 +45,8 @@ from pgsluice.shared.wire.table import Table
 COMMIT_CUT_BYTES = 192 * 1024
 CUT_BYTES = 256 * 1024
 MOST_UNPLACED = 1000
-"""Changes at the begin of a transaction that are left out, and for which LEFT_OUT is placed only when another change comes."""
+"""The most changes that are left out at the begin of a transaction without a LEFT_OUT in a message. A further change of the
+transaction places one for each of them."""
 
 LEFT_OUT = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
 """Stands in the place of a change that is not published, and of a forged definition."""
@@ -131,12 +132,12 @@ class Assembler:
         self._ordinal = 0  # of the newest change of the open transaction
         self._skip_through = 0  # ordinals of the open transaction that earlier sessions published
         self._is_continued = False  # an earlier message holds a part of the open transaction
-        self._unplaced = 0  # changes of the open transaction, up to its newest, that are left out and not in a message
+        self._unplaced = 0  # changes at the begin of the open transaction that are left out and have no LEFT_OUT in a message
         self._defines = False  # the open transaction has definitions
 
         self._parts: list[bytes] = []  # of the open message: lengths and frames in turn
         self._row_heads: set[bytes] = set()  # kind and relation of the row changes in it
-        self._lasting_heads: set[bytes] = set()  # those of tables that are followed whatever comes
+        self._lasting_heads: set[bytes] = set()  # the heads of tables of which every change is followed for now
         self._truncated: set[bytes] = set()
         self._is_definition = False
         self._size = 0
@@ -277,13 +278,13 @@ class Assembler:
         return message
 
     def complete(self, table: Table) -> Message | None:
-        """Takes what the catalog says of a table now, between two transactions, whose Relation is the one that came last."""
+        """Takes a table that the catalog now describes in full, between two transactions. Its newest Relation frame stays."""
         frame = self._relations.frame(table.oid)
         return None if frame is None else self.add_relation(frame, table)
 
     def add_definition(self, frame: bytes, *, supersedes: bool = False) -> Message | None:
-        """Takes a definition, in the open transaction, as it is to be published: it is not looked at. ``supersedes``: the
-        definition right before it is left out, in the same message, unless that is published already."""
+        """Takes a definition, in the open transaction, as it is to be published, without looking at it. ``supersedes``: LEFT_OUT
+        replaces the definition right before it, and both are in one message, unless the earlier one is published already."""
         if not self._counts_definitions:
             return None
         if self._ordinal < self._skip_through:
@@ -302,7 +303,7 @@ class Assembler:
         return message
 
     def add_forged(self) -> Message | None:
-        """Takes a forged message, of which there may be very many: LEFT_OUT, in its place, cuts nothing."""
+        """Takes a forged message, of which there may be very many. LEFT_OUT stands in its place, and does not cut the message."""
         return self._add_change(LEFT_OUT) if self._counts_definitions else None
 
     @property
@@ -403,7 +404,7 @@ class Assembler:
         return None
 
     def _place(self) -> None:
-        """Puts what stands for the changes that were left out last into the open message."""
+        """Puts a LEFT_OUT into the open message for each change that was left out at the begin of the transaction."""
         if not self._unplaced:
             return
         self._repeat_begin(self._ordinal - self._unplaced + 1)
@@ -413,7 +414,7 @@ class Assembler:
         self._unplaced = 0
 
     def _repeat_begin(self, ordinal: int) -> None:
-        """Every message's part of a transaction starts with Begin, and Origin when the transaction has one. Here the change with
+        """Begins the message's part of a transaction with Begin, and Origin when the transaction has one. The change with
         ``ordinal`` comes next."""
         if self._begin is None:
             raise WireError("the server sent a change outside a transaction")

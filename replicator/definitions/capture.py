@@ -125,8 +125,8 @@ async def install_capture(source: Source, installation: Installation, pauses: Pa
 
 
 async def missing_capture(source: Source, installation: Installation) -> tuple[str, str] | None:
-    """Fact and remedy where the capture is not whole and the connection's role is not one that surely may install it; None
-    elsewhere."""
+    """Returns a fact and a remedy when the capture is not whole and the connection's role is no superuser, which alone is sure to
+    be able to install it; None otherwise."""
     found = await find_capture(source, installation.names)
     if found is not None and found.is_whole(installation):
         return None
@@ -134,14 +134,14 @@ async def missing_capture(source: Source, installation: Installation) -> tuple[s
     if is_superuser:
         return None
     return (
-        "the capture of definitions (track-ddl) is not installed, and only a superuser may create event triggers, or who the"
-        " service's provider lets",
-        f"{ADMINISTRATORS_SQL}, before the first start; where nobody may, those of 'pgsluice ddl sql --no-triggers'",
+        "the capture of definitions (track-ddl) is not installed, and only a superuser may create event triggers, or a role that"
+        " the service's provider allows",
+        f"{ADMINISTRATORS_SQL}, before the first start; where no role may, those of 'pgsluice ddl sql --no-triggers'",
     )
 
 
 async def read_token(source: Source, names: GroupNames) -> str:
-    """The secret that signs the group's messages now."""
+    """Returns the secret that signs the group's messages now."""
     query = f"SELECT token FROM {qualified(names, 'token')}"
     [(token,)] = await source.rows("reading the token of the capture of definitions", query)
     return str(token)

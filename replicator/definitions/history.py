@@ -31,7 +31,7 @@ class History:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the newest version tells all that is told of such a thing now."""
+        """Returns whether the newest version has everything that this version of pgsluice records of a table or type."""
         newest = self.versions[-1].defined if self.versions else None
         # one kind alone: earlier versions told less of types
         return newest is not None and not (isinstance(newest, TypeDefined) and not newest.is_whole)
@@ -56,7 +56,7 @@ class History:
         return True
 
     def forget(self, position: Position) -> None:
-        """No row is of the version that holds behind ``position``."""
+        """Removes the version that holds behind ``position``: no row is of it."""
         self.versions = [version for version in self.versions if version.position != position]
 
     def forget_before(self, confirmed: LSN) -> bool:

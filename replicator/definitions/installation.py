@@ -67,7 +67,7 @@ _FUNCTIONS = {
 """By their signatures, each after those that it calls: what it is for, and its text."""
 
 _EARLIER = ("describe(oid, boolean)",)
-"""Signatures of earlier versions, which are none of these."""
+"""Signatures of functions that only earlier versions of the capture have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Installation:
         yield Step("Default privileges may have given these tables to others.", self._formatted(_PRIVATE))
         yield from self.pattern_steps()
         earlier = [f"DROP FUNCTION IF EXISTS {signature}" for signature in _signatures(self.names, _EARLIER)]
-        yield Step("What earlier versions made and this one does not.", ";\n".join(earlier))
+        yield Step("Functions of earlier versions, which this version replaces.", ";\n".join(earlier))
         for meaning, text in _FUNCTIONS.values():
             yield Step(meaning, self._formatted(text).strip())
         yield Step("Nobody but the owner may call them,", ";\n".join(self._revocations()))
@@ -152,7 +152,7 @@ class Installation:
         return "\n".join([head, *body, "COMMIT;\n"])
 
     def statements(self) -> list[str]:
-        """The script's, in one transaction, each of which may stand in one line."""
+        """Returns the statements of the script, in one transaction, without comments: each may be put on one line."""
         texts = [step.statement for step in self.steps()]
         bare = ["\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--")) for text in texts]
         return [*_SETTINGS, *bare, "COMMIT"]

@@ -2,7 +2,7 @@
 
 Where definitions are captured the source tells them in the stream itself, where the command stood (``take``), and what it told
 is kept for sessions that go back. Of a table of which it told nothing, or something that its Relation message does not agree
-with, the catalog is asked (``replicator.source.relation_catalog``), which counts as far as it is older than the change.
+with, the catalog is asked (``replicator.source.relation_catalog``), whose facts count as far as they are older than the change.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A definition by which a table got partitions that CREATE TABLE made, and nothing else; ``previous`` is what was there
-    before the first of those that follow each other."""
+    """A definition that adds partitions made by CREATE TABLE to a table, and nothing else. ``previous`` is the definition before
+    the first of an uninterrupted run of these."""
 
     oid: int
     position: Position
@@ -71,9 +71,9 @@ class _Made:
 
 
 class SourceDefinitions:
-    """Of one session. ``prefix`` is that of the group's logical messages, ``token`` what they are signed with ("" while nothing
-    is captured), and ``read_token`` tells the one that the source has now; ``log`` is what was published before. ``flush`` must
-    be called before anything is published that depends on what was taken."""
+    """The definitions of one session. ``prefix`` is that of the group's logical messages, ``token`` the secret that signs them
+    ("" while nothing is captured), and ``read_token`` reads the secret that the source has now. ``published`` holds what was
+    published before. The caller calls ``flush`` before it publishes anything that depends on what was taken."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class SourceDefinitions:
         self._read_token = read_token
         self._token_read_at = time.monotonic()
         self._token_before = ""
-        """What a message may be signed with that was emitted before the capture was installed anew."""
+        """The secret of messages that were emitted before the capture was installed again."""
         self._catalog = catalog
         self._store = store
         self._histories = dict(histories)
@@ -103,7 +103,7 @@ class SourceDefinitions:
         self._log = published
         self._has_news = False
         self._made: _Made | None = None
-        """The definition that was taken last, when it is one."""
+        """The definition that was taken last, if it only adds partitions."""
 
     @property
     def wanted(self) -> WantedMessages:
@@ -134,11 +134,12 @@ class SourceDefinitions:
 
     @property
     def counts_from(self) -> LSN | None:
-        """The place from which on ``complete`` has something to tell."""
+        """Returns the LSN from which on ``complete`` returns a table; None when it has none."""
         return self._catalog.counts_from
 
     async def complete(self, xid: int, commit_lsn: LSN) -> Sequence[Table]:
-        """Tables of which more is known from the transaction on that commits there, of which nothing has come yet."""
+        """Returns the tables of which more is known from the transaction ``xid`` on, which commits at ``commit_lsn``. To be
+        called at its Begin."""
         tables = await self._catalog.complete(xid, commit_lsn)
         for table in tables:
             self._seen.note(table)
@@ -218,8 +219,8 @@ class SourceDefinitions:
         return event
 
     async def _takes_new_token(self) -> bool:
-        """Whether the capture was installed anew since the token was read. Looks once in a while: a role that forges one message
-        may forge millions. Raises TransientError."""
+        """Reads the secret again, at most once in TOKEN_INTERVAL_S: a role that forges one message may forge millions. Returns
+        whether the capture was installed again since. Raises TransientError."""
         now = time.monotonic()
         if now - self._token_read_at < TOKEN_INTERVAL_S:
             return False
@@ -228,7 +229,7 @@ class SourceDefinitions:
         if token in ("", self._token, self._token_before):
             return False
         self._token, self._token_before = token, self._token
-        log.info("the capture of definitions was installed anew; its secret is taken")
+        log.info("the capture of definitions was installed again; the replicator uses its new secret")
         return True
 
     def _log_forgery(self) -> None:
@@ -243,8 +244,8 @@ class SourceDefinitions:
             )
 
     def _whole(self, event: DefinitionEvent, position: Position) -> DefinitionEvent:
-        """``event`` with all partitions of its table."""
-        # one kind alone: CREATE TABLE is told of no other way
+        """Returns ``event`` with all partitions of its table."""
+        # one kind alone: no other event lists only a part of the partitions
         if not isinstance(event, TableDefined):
             return event
         known = self._known(event.table.oid, position)
@@ -276,7 +277,7 @@ class SourceDefinitions:
 
 
 def _table_of(known: TableDefinition) -> Table:
-    """As rows of it are described that come next."""
+    """Returns the table as the Relation of its next rows describes it."""
     is_full = known.replica_identity is ReplicaIdentity.FULL
     columns = tuple(
         _column(RelationColumn(is_full or each.number in known.identity_columns, each.name, each.type_oid, each.typmod), each)
@@ -298,7 +299,7 @@ def _made(definition: PublishedDefinition, position: Position) -> _Made | None:
 
 
 def _adjoin(before: _Made, made: _Made) -> bool:
-    """Whether nothing comes between them."""
+    """Returns whether they are of one table and transaction, and ``made`` comes right after ``before``."""
     earlier, later = before.position, made.position
     return before.oid == made.oid and earlier.commit_lsn == later.commit_lsn and earlier.ordinal + 1 == later.ordinal
 

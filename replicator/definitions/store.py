@@ -20,7 +20,7 @@ from pgsluice.shared.wire.published_definition import decode_defined, encode_def
 _PREFIX = "schema."
 
 _ENVELOPE_BYTES = 8 * 1024
-"""Of a message that holds a record: what is not its packed versions."""
+"""The room in a message for everything of a record but its packed versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class HistoryStore:
         return {int(key.removeprefix(_PREFIX)): history for key, history in zip(keys, found, strict=True)}
 
     async def write(self, histories: dict[int, History]) -> None:
-        """What does not fit into a message is left out, the oldest first: a session that goes back so far asks the catalog."""
+        """Writes the histories. Leaves out the oldest versions of one that does not fit into a message: a session that begins
+        before those asks the catalog."""
         most_bytes = self._bucket.max_payload - _ENVELOPE_BYTES
         records = {oid: _record(each, most_bytes) for oid, each in histories.items()}
         await asyncio.gather(*(self._bucket.put(f"{_PREFIX}{oid}", record) for oid, record in records.items()))

@@ -23,7 +23,7 @@ from pgsluice.shared.wire.table import TablePattern
 log = telemetry.logger(__name__)
 
 AT_ONCE = 100
-"""Tables in a transaction: nobody's confirmed position waits long for it."""
+"""Tables that are described in one transaction, so that it ends soon: no slot's confirmed position waits long for it."""
 
 _UNDESCRIBED: LiteralString = (
     "SELECT c.oid::bigint FROM pg_class c WHERE c.oid = ANY(%(tables)s) AND (c.oid <> ALL(%(described)s::oid[]) OR c.oid IN ("
@@ -34,10 +34,10 @@ _UNDESCRIBED: LiteralString = (
 async def track_definitions(
     source: Source, names: GroupNames, patterns: Sequence[TablePattern], role: str, described: Collection[int], pauses: Pauses
 ) -> str:
-    """The token that signs what is told; "" when nothing is. ``patterns`` say which tables may be wanted. Published tables that
-    are not among ``described``, or use a type that is not, are described in the stream: whoever applies the next definition has
-    to know the one before. Raises as
-    ``install_capture`` does, but for a lack of rights: then a table that is altered is found out by its rows."""
+    """Installs the capture and returns the token that signs its messages; "" when the role lacks the rights, so that workers
+    notice an altered table by its rows only. ``patterns`` say which tables may be wanted. Has the source describe in the stream
+    the published tables that are not among ``described``, or that use a type that is not: who applies a definition has to know
+    the one before. Raises otherwise as ``install_capture`` does."""
     installation = Installation(names, patterns, role)
     try:
         token = await _install(source, installation, pauses)
@@ -49,7 +49,7 @@ async def track_definitions(
 
 
 async def token_now(settings: PostgresSettings, names: GroupNames) -> str:
-    """The secret that signs messages now; "" where there is none that the role may read. Raises TransientError."""
+    """Returns the secret that signs messages now; "" where there is none that the role may read. Raises TransientError."""
     source = await Source.connect(settings)
     try:
         return await read_token(source, names)
@@ -60,7 +60,7 @@ async def token_now(settings: PostgresSettings, names: GroupNames) -> str:
 
 
 async def _describe(source: Source, names: GroupNames, described: Collection[int]) -> None:
-    """Many tables in one transaction, for workers take what a transaction tells in one batch."""
+    """Describes many tables in one transaction, because a worker takes the definitions of a transaction in one batch."""
     published = list(await published_oids(source, names))
     parameters = {"tables": published, "described": list(described)}
     tables = [oid for (oid,) in await source.rows("looking up tables to describe", _UNDESCRIBED, parameters)]
@@ -71,8 +71,8 @@ async def _describe(source: Source, names: GroupNames, described: Collection[int
 
 
 async def _install(source: Source, installation: Installation, pauses: Pauses) -> str:
-    """All of it or nothing. An installation without event triggers is a person's choice: what this role made would be in the way
-    of the administrator who installs the whole."""
+    """Installs all of the capture or nothing; without event triggers only where a person has installed a capture before: a part
+    that this role made would be in the way of the administrator who installs the whole."""
     try:
         return await install_capture(source, installation, pauses)
     except MissingPrivilegeError as error:
