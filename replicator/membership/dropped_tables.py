@@ -1,8 +1,8 @@
-"""Tables that were dropped at the source are forgotten by themselves, once neither stream holds anything of them.
+"""Tables that were dropped at the source: the replicator forgets them once neither stream holds anything of them.
 
-Whoever reads a stream from its begin has to know by the ledger what a copy holds and what nobody applies; what is not there needs
-no record. Only their names are kept: targets may hold their rows, and a table that takes such a name is copied into an emptied
-one.
+A worker that reads a stream from its begin needs the ledger to know which changes a copy holds and which no worker applies. A
+table of which the streams hold nothing needs no record. Only its name is kept: a target may hold its rows, and a new table of
+that name is copied into an emptied one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = telemetry.logger(__name__)
 
 
 async def forget_dropped(source: Source, stream: ChangeStream, watch: PublicationWatch, copy: PreparedCopy | None) -> None:
-    """Raises TransientError when source or broker do not answer."""
+    """Removes dropped tables from ledger and record. Raises TransientError when source or broker do not answer."""
     records = {} if copy is None else (await copy.ledger.load()).tables
     left = {entry.oid for entry in watch.membership.left}
     oids = left | {oid for oid, record in records.items() if record.phase is Phase.LEFT}
@@ -32,7 +32,7 @@ async def forget_dropped(source: Source, stream: ChangeStream, watch: Publicatio
     begin, copied = await _begin_of(stream), 0 if copy is None else (await copy.stream_state()).first_sequence
 
     def is_over(oid: int) -> bool:
-        """Whether the streams hold nothing of the table, and nothing of it is to come."""
+        """Returns whether the streams hold nothing of the table, and will not."""
         record, end = records.get(oid), watch.followed.end_of(oid)
         if record is not None and (record.phase is not Phase.LEFT or record.last_sequence >= copied):
             return False
@@ -49,7 +49,7 @@ async def forget_dropped(source: Source, stream: ChangeStream, watch: Publicatio
 
 
 async def _begin_of(stream: ChangeStream) -> LSN:
-    """Every change in the stream commits there or later."""
+    """Returns an LSN at which, or after which, every change in the stream commits."""
     state = await stream.state()
     first = None if state is None else await stream.message(state.first_sequence)
     return LSN(0) if first is None else MessageHeaders.decode(first.headers).first.commit_lsn

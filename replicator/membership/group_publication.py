@@ -84,9 +84,10 @@ class GroupPublication:
     async def bring(
         self, publication: Publication, tables: list[SourceTable], *, has_published: bool = True, only_joins: bool = False
     ) -> Publication:
-        """Has the group follow ``tables`` and no others, and publish them. What is to be copied of them is in the ledger, but for
-        what somebody did to the publication. ``only_joins``: nothing is taken out of our publication for now. Raises as
-        ``prepare``, LockTimeoutError when a table that joins was never free, TableChangedError when one is another by now."""
+        """Makes the group follow and publish ``tables``, and no others. The caller has put those that are to be copied into the
+        ledger; this adds members that another role took out of the publication or altered in it. ``only_joins``: takes nothing
+        out of our publication. Raises as ``prepare``, LockTimeoutError when a table that joins was never free, TableChangedError
+        when a table is gone or another has its name."""
         membership = await load_membership(self._bucket) if has_published else None
         membership = (membership or Membership.of(publication)).settled(publication)
         away = await members_away(self._source, membership, publication, self._wishes, self._names) if has_published else {}
@@ -126,8 +127,8 @@ class GroupPublication:
     async def _checked(
         self, membership: Membership, publication: Publication, tables: Sequence[SourceTable], away: Collection[int]
     ) -> tuple[Membership, frozenset[int]]:
-        """The record with what is missing, when all of that was decided by the person or by a new copy; and the tables that are
-        copied again now, once they are published."""
+        """Returns the record with what is missing, and the tables that are copied again once they are published. Raises when
+        neither a person nor a new copy makes up for something that is missing."""
         membership = self._with_wanted_options(membership, publication)
         breaks, mended = find_breaks(membership, publication, away), frozenset[int]()
         if self._copy is not None and are_mended(breaks, membership, publication, self._wishes):
@@ -216,7 +217,7 @@ class GroupPublication:
         report_left(left)
         names = {table.qualified_name for table in tables}
         away = {entry.oid: entry for entry in (*membership.left, *left)}
-        # one whose name another table has now is kept for its end: copies know tables by oid
+        # a table whose name another one has now stays in the record, for the LSN at which it left: copies know tables by OID
         still_away = tuple(
             entry
             for entry in away.values()

@@ -77,7 +77,7 @@ class Wishes:
 @dataclass(frozen=True, slots=True)
 class Joining:
     """``tables`` are those to be followed; of them ``accepted`` join although rows or changes of them are missing. ``refused``
-    may not, and nobody asks for them by name."""
+    are tables that may not join, and that were not requested by name."""
 
     tables: list[SourceTable]
     accepted: list[SourceTable]
@@ -127,9 +127,9 @@ def check_breaks(membership: Membership, copies: bool) -> None:
 def choose_joining(
     membership: Membership, tables: Sequence[SourceTable], wishes: Wishes, newborn: Collection[int] = ()
 ) -> Joining:
-    """Which of ``tables`` are followed from now on, by a group that has published already. New ones that were not asked for by
-    name are left out, unless they are ``newborn``: published since they were made. Raises UsageError or TerminalError for a table
-    that is asked for by name, and whose rows or changes would be missing.
+    """Chooses the ``tables`` that a group follows from now on which has published already. Leaves out new tables that were not
+    requested by name, unless they are ``newborn``, that is, published since they were made. Raises UsageError or TerminalError for
+    a table that was requested by name, and whose rows or changes would be missing.
     """
     joining = Joining([], [], [])
     for table in tables:

@@ -52,8 +52,9 @@ class LiveMembership:
         self._look = look
         self._looked_at = time.monotonic()
         self._has_found = False
-        """Whether what is wanted is to be looked up, as after each look."""
+        """Whether the wanted tables have to be looked up: a look at the publication has ended since the last time."""
         self._has_looked = False
+        """Whether dropped tables have to be forgotten: a look at the publication has ended since the last time."""
         self._news = RetryNews()
         self._reported: set[str] = set()
 
@@ -93,8 +94,8 @@ class LiveMembership:
             await self._execution.carry_out(order)
 
     async def _look_at_publication(self) -> None:
-        """What is wanted is found out each time: a table may have taken over a name, or come into an administrator's
-        publication, that the record knows nothing of."""
+        """Compares the publication with the record, and has the wanted tables looked up again each time: another table may have
+        taken a wanted name, or have come into an administrator's publication, without a trace in the record."""
         self._look.clear()
         self._looked_at = time.monotonic()
         await self._watch.verify()

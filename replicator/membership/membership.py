@@ -85,8 +85,8 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """``seen_lsn`` and ``seen_at`` are those of the last look that found everything as it should be; it saw no transaction from
-    ``seen_xid`` on.
+    """``seen_lsn`` and ``seen_at`` are those of the last look that found everything as it should be. That look saw no transaction
+    from ``seen_xid`` on.
 
     ``left``: tables that are no longer followed, with the place from which changes are missing. ``missing``: tables that are
     followed, and of which changes may be missing: the group does not go on before somebody decided. ``partition_changes``: what
@@ -108,7 +108,7 @@ class Membership:
     making: Making | None = None
     seen_xid: str = ""
     former: tuple[str, ...] = ()
-    """Names of dropped tables of which nothing else is kept: targets may hold their rows."""
+    """Names of dropped tables, of which the record keeps nothing else: targets may hold their rows."""
 
     @property
     def oids(self) -> frozenset[int]:
@@ -136,7 +136,8 @@ class Membership:
         )
 
     def adopt(self, publication: Publication, oids: Collection[int]) -> Membership:
-        """The same with the publication as it is now, which is as it should be; ``oids`` are followed."""
+        """Returns the record with the publication as it is now, which is as it should be, and the tables in ``oids`` as its
+        members."""
         now_found, known = Membership.of(publication), {member.oid: member for member in self.members}
         members = tuple(
             member.going_on_from(known[member.oid]) if member.oid in known else member
@@ -154,7 +155,8 @@ class Membership:
         )
 
     def without(self, away: Mapping[int, str]) -> tuple[Membership, list[Break]]:
-        """The same without the members that are ``away``, by oid, each with the reason; and these, as they left."""
+        """Returns the record without the members that are ``away``, and an entry for each of these. ``away`` has the reason by
+        OID."""
         left = [
             Break(member.oid, member.schema, member.table, self.seen_lsn, self.seen_at, away[member.oid])
             for member in self.members
@@ -230,8 +232,9 @@ async def store_membership(bucket: StateBucket, membership: Membership) -> None:
 
 
 def find_breaks(membership: Membership, publication: Publication, away: Collection[int]) -> list[Break]:
-    """Members whose changes may be missing since the last look: an alteration came between. The record is settled. ``away``
-    are oids of tables that are not followed any more; a table that somebody added to the publication breaks nothing."""
+    """Returns the members of which changes may be missing, because somebody altered the publication since the last look. The
+    record is settled. ``away`` are OIDs of members that leave by themselves. A table that was added to the publication breaks
+    nothing."""
     reason = ""
     if publication.xmin != membership.xmin:
         reason = "somebody altered the publication's operations, options or owner"
@@ -250,7 +253,7 @@ def _break_of(member: Member, found: PublishedTable | None) -> str:
     """Why changes of the member may be missing, "" when none are."""
     if found is None:
         return TAKEN_OUT
-    # An earlier version noted of a table that comes with its schema less.
+    # An earlier version recorded only the first part for a table that is published with its schema.
     if member.xmin in (found.xmin, found.xmin.partition("/")[0]):
         return ""
     if (found.row_filter, found.columns) != (member.row_filter, member.columns):

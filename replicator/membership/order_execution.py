@@ -228,7 +228,7 @@ async def is_behind(bucket: StateBucket, stream: ChangeStream, lsn: LSN, snapsho
 
 
 def _called(pattern: TablePattern) -> str:
-    """As people are told of it."""
+    """Returns the pattern in words of its option; one without a schema stands for tables of every schema."""
     return pattern.text if pattern.schema is None else qualified_text(pattern)
 
 

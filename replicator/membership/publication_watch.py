@@ -1,4 +1,5 @@
-"""What becomes of a group's publication, its tables and their partitions: compared with the record, reported, and kept."""
+"""The watch over a group's publication, its tables and their partitions: it compares them with the record, reports what others
+altered, and stores the new state in the record."""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Partitions, by their oids, that were attached to a root, whose tree is ``after`` now. A copy for ``cause`` would bring the
-    targets up to date, if the partitions held rows."""
+    """Partitions, by their OIDs, that were attached to a root, whose tree is ``after`` now. If they held rows, a new copy of the
+    root, for ``cause``, brings the targets up to date."""
 
     cause: CopyCause
     oids: tuple[int, ...]
@@ -81,15 +82,15 @@ class PublicationWatch:
         self._reported: set[str] = set()
         self._told: set[int] = set()
         self.followed = FollowedTables()
-        """Whose changes go into the stream."""
+        """The tables whose changes go into the stream."""
         self.is_altered = False
-        """Whether the last look found what ``GroupPublication.bring`` mends: somebody altered what is published of tables."""
+        """Whether the last look found an alteration of the published tables, which ``GroupPublication.bring`` mends."""
         self.attached: dict[int, Attached] = {}
-        """What came to roots, by their oids; whoever has seen to it says so by ``settle_attached``."""
+        """Attached partitions by the OIDs of their roots. The caller deals with them and then calls ``settle_attached``."""
 
     async def begin(self, membership: Membership, publication: Publication, copied_anew: Collection[int]) -> Membership:
-        """Goes on from ``membership``, which is of ``publication``. Returns it with what the catalog says beside it;
-        what happened to partitions of tables that are ``copied_anew`` does not matter."""
+        """Begins with ``membership``, which is of ``publication``. Returns it with the partitions and new tables that the catalog
+        has now. Passes over alterations of the partitions of tables that are ``copied_anew``."""
         membership = await self._with_partitions(membership, publication.lsn, copied_anew)
         membership = await self._with_newcomers(membership)
         self._follow(membership, publication)
@@ -97,8 +98,8 @@ class PublicationWatch:
         return membership
 
     async def verify(self) -> Publication:
-        """Compares the catalog with the record, reports what changed, and keeps it. Raises TerminalError when changes may be
-        missing, TransientError when the source does not answer."""
+        """Compares the catalog with the record, reports the differences, and stores the new record. Raises TerminalError when
+        changes may be missing and no copy makes up for them, TransientError when the source does not answer."""
         publication = await find_publication(self._source, self._names)
         if publication is None:
             raise gone(self._names)
@@ -125,15 +126,16 @@ class PublicationWatch:
         return publication
 
     async def admit(self, oid: int) -> None:
-        """Follows the table, of which changes are to come, if it was made in what an administrator's publication covers: of such
-        a table nothing is missing, also in a group that only streams. Raises TransientError."""
+        """Follows the table, whose first changes are about to come, if it was created in what an administrator's publication
+        covers: no change of such a table is missing, even in a group that only streams. Raises TransientError."""
         if self._takes_newborn and not self.followed.has(oid):
             publication = await find_publication(self._source, self._names)
             if publication is not None:
                 self.followed.follow(await self.newborn(self.membership, publication, [oid]))
 
     async def newborn(self, membership: Membership, publication: Publication, among: Collection[int]) -> frozenset[int]:
-        """Tables of ``among`` that are wanted and were made since the last look, and so are published since."""
+        """Returns the tables of ``among`` that are wanted and were created since the last look. They have been published since
+        their creation."""
         oids = publication.oids & set(among) - membership.oids - {entry.oid for entry in membership.left}
         if not oids:
             return frozenset()
@@ -155,7 +157,7 @@ class PublicationWatch:
         return membership.adopt(publication, membership.oids | newborn) if newborn else membership
 
     def _has_strays(self, membership: Membership, publication: Publication) -> bool:
-        """Whether somebody put something into our own publication."""
+        """Returns whether our own publication has a schema or a table that we did not put there."""
         return publication.is_made_by(self._names) and bool(publication.schemas or publication.oids - membership.oids)
 
     def _follow(self, membership: Membership, publication: Publication) -> None:
@@ -193,7 +195,7 @@ class PublicationWatch:
         await store_membership(self._bucket, self._membership)
 
     async def forget_tables(self, oids: Collection[int]) -> list[str]:
-        """Removes what the record holds of tables that left, but for their names, which it returns. Raises TransientError."""
+        """Removes tables that left from the record, which keeps only their names. Returns these. Raises TransientError."""
         membership = self.membership
         names = [entry.qualified_name for entry in membership.left if entry.oid in oids]
         self._membership = replace(
@@ -231,18 +233,18 @@ class PublicationWatch:
                     reason = f"a partition that may hold rows was attached: {names}"
                     cause = CopyCause(member.schema, member.table, parse_lsn(lsn), reason)
                     self.attached[member.oid] = Attached(cause, oids, after)
-                    after = before  # until it is seen to, also by the next process
+                    after = before  # the next process finds the partitions again, until ``settle_attached``
             members.append(member if after is None else replace(member, partitions=after))
         return replace(membership, members=tuple(members), partition_changes=(*membership.partition_changes, *found))
 
     @property
     def _partition_remedy(self) -> str:
         if self.wishes.copies:
-            return "one that was attached with rows has the table copied again; else say 'pgsluice tables recopy'"
-        return "to bring the table up to date copy it anew"
+            return "if a partition was attached with rows, the table is copied again; otherwise run 'pgsluice tables recopy'"
+        return "to bring the table up to date, copy it again"
 
     async def settle_attached(self, oid: int) -> None:
-        """What was attached to this root is seen to. Raises TransientError."""
+        """Takes the partitions that were attached to this root into the record. Raises TransientError."""
         after = self.attached.pop(oid).after
         members = [replace(each, partitions=after) if each.oid == oid else each for each in self.membership.members]
         self._membership = replace(self.membership, members=tuple(members))
@@ -283,14 +285,14 @@ class PublicationWatch:
             if publication.via_partition_root and table.root_oid in publication.oids:
                 continue  # it is published under its root
             if reason is not None:
-                event = "the publication has a table that no group follows unless tables names it; it is left out"
+                event = "the publication has a table that a group follows only when tables names it; it is left out"
                 log.info(event, table=table.qualified_name, reason=f"it is {reason}")
             elif not self.wishes.wants(table.schema, table.name):
                 event = "the publication has a table that the group does not ask for; it is left out"
                 log.warning(event, table=table.qualified_name, remedy="name it in tables, or say 'pgsluice tables add'")
             elif not self.wishes.copies:
-                event = "a table came into the publication; it is left out, for what it held before is missing at the targets"
-                remedy = "say 'pgsluice tables add --without-copy', or name it in without-copy at a start"
+                event = "a table came into the publication; it is left out, because its earlier rows are missing at the targets"
+                remedy = "run 'pgsluice tables add --without-copy', or name it in without-copy at a start"
                 log.warning(event, table=table.qualified_name, remedy=remedy)
 
     def _report_once(self, event: str, **fields: str) -> None:
@@ -300,23 +302,23 @@ class PublicationWatch:
 
 
 def are_mended(breaks: Collection[Break], membership: Membership, publication: Publication, wishes: Wishes) -> bool:
-    """Whether a copy of the tables by themselves makes up for ``breaks``: where rows are copied, and nobody altered the
-    publication's own options, which would cost a copy of all."""
+    """Returns whether copies of the tables in ``breaks`` make up for them: in a group that copies, unless somebody altered the
+    options of the publication, which would cost a copy of all tables."""
     return bool(breaks) and wishes.copies and publication.xmin == membership.xmin
 
 
 async def members_away(
     source: Source, membership: Membership, publication: Publication, wishes: Wishes, names: GroupNames
 ) -> dict[int, str]:
-    """Members that leave by themselves, by oid, each with the reason: those that were dropped, and those that an administrator's
-    publication has no more."""
-    away = await dropped_members(source, membership, publication, copies=wishes.copies)
+    """Returns the members that leave by themselves, by OID, each with the reason: those that were dropped, and those that are no
+    longer in an administrator's publication."""
+    away = await _dropped_members(source, membership, publication, copies=wishes.copies)
     if not publication.is_made_by(names):
         away |= dict.fromkeys(membership.oids - publication.oids - away.keys(), TAKEN_OUT)
     return away
 
 
-async def dropped_members(source: Source, membership: Membership, publication: Publication, *, copies: bool) -> dict[int, str]:
+async def _dropped_members(source: Source, membership: Membership, publication: Publication, *, copies: bool) -> dict[int, str]:
     """What became of members that do not exist any more, by oid. ``copies``: the group copies tables that join it."""
     unpublished = membership.oids - publication.oids
     if not unpublished:

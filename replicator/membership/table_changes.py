@@ -6,8 +6,8 @@ The steps are those of a start, and a replicator that dies between two of them i
 2. the publication is altered, when no open transaction has written to the table (``source.publication``);
 3. the copy begins (``snapshot.Snapshot.run_on``), while the stream goes on.
 
-Until then its changes are left out of the stream (``followed_tables``), whoever published it. A table that leaves is taken out of
-the publication first, then the ledger says that it left.
+Until step 2 the assembler leaves the table's changes out of the stream (``followed_tables``), whoever published it. A table that
+leaves is taken out of the publication first, then the ledger says that it left.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class TableChanges:
         return applied
 
     async def _mend_partitions(self, source: Source) -> None:
-        """Has the roots copied again to which partitions with rows were attached, where nothing else does so."""
+        """Has the roots copied again to which partitions with rows were attached. Where definitions are captured, these do it."""
         copy, watch = self._run.copy, self._watch
         mends = copy is not None and self._run.settings.recopy_altered and not self._role
         for oid, attached in list(watch.attached.items()):
@@ -153,7 +153,8 @@ class TableChanges:
             await watch.settle_attached(oid)
 
     async def _leave(self, source: Source, members: frozenset[int], staying: list[SourceTable]) -> dict[int, PgsluiceError]:
-        """Brings the publication to ``staying``; each table that cannot leave now alone stays. Returns why."""
+        """Takes all members but ``staying`` out of the publication, one by one where they cannot leave together. Returns the
+        error of each table that stays for now."""
         try:
             await self._bring(source, staying)
             return {}
@@ -175,8 +176,8 @@ class TableChanges:
         return record is not None and record.phase is Phase.ERRORED and table.oid not in again
 
     async def _join(self, source: Source, table: SourceTable, again: frozenset[int]) -> bool:
-        """False when nobody expects the table to join, or it is another by now. Raises LockTimeoutError, UsageError or
-        TerminalError when it cannot."""
+        """Returns whether the table joined: not when it need not, or is gone or altered by now. Raises LockTimeoutError,
+        UsageError or TerminalError when it cannot join."""
         if not await self._check_joining(source, table, without_copy=False):
             return False
         publication = await self._publication(source)

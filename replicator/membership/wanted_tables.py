@@ -35,9 +35,9 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WantedTables:
-    """``kept`` are those of ``tables`` that only their OID speaks for, as the record knows them. ``absent`` says what of the
-    configuration asks for nothing that could be followed, ``absent_added`` the same of what was added. ``unfit`` are tables that
-    are asked for and cannot join, with the reason. ``operations`` are those that are published of them."""
+    """``kept`` are the members of ``tables`` that no name chooses any more, only their OID. ``absent`` has an error for each entry
+    of the configuration that chooses no table, ``absent_added`` one for each that was added by command. ``unfit`` are wanted
+    tables that cannot join, with the reason. ``operations`` are those that are published of the tables."""
 
     tables: list[SourceTable]
     kept: list[Member]
@@ -105,8 +105,8 @@ def report_unfit(unfit: Sequence[tuple[SourceTable, PgsluiceError]]) -> None:
 async def find_wanted(
     source: Source, names: GroupNames, wishes: Wishes, membership: Membership | None, operations: Collection[str]
 ) -> WantedTables:
-    """``membership`` is that of a group that has streamed, ``operations`` are those that are asked for; an administrator's
-    publication has its own, and its tables are all that can be wanted once the group streams."""
+    """``membership`` is that of a group that has streamed. ``operations`` are those of the configuration; those of an
+    administrator's publication take precedence, and once the group streams it can only have tables of that publication."""
     async with source.one_moment("looking up the tables"):  # or one that is renamed meanwhile could be missed
         return await _find_wanted(source, names, wishes, membership, operations)
 
@@ -192,7 +192,7 @@ def _unfit(
 
 
 def _unpublished(tables: Collection[SourceTable], publication: Publication) -> list[tuple[SourceTable, PgsluiceError]]:
-    """What is asked for and an administrator's publication lacks."""
+    """Returns the wanted tables that an administrator's publication lacks, with the reason."""
     lacking: list[tuple[SourceTable, PgsluiceError]] = []
     for table in tables:
         try:
@@ -203,7 +203,7 @@ def _unpublished(tables: Collection[SourceTable], publication: Publication) -> l
 
 
 async def _tables_of_publication(source: Source, names: GroupNames, publication: Publication | None) -> list[SourceTable]:
-    """Without those that are left out. Raises TerminalError when there is no publication."""
+    """Returns the tables that a group may follow without naming them. Raises TerminalError when there is no publication."""
     if publication is None:
         raise TerminalError(f"publication {names.publication} does not exist", "make it, or remove the option publication")
     return [table for table in await tables_of(source, publication.oids) if table.reason_to_leave_out is None]

@@ -72,7 +72,7 @@ class KeysOf:
         )
 
     def missing(self, keys: Keys, types: Sequence[Column], operators: KeyOperators) -> str:
-        """Those of ``keys`` that no row has, by the types' own equality."""
+        """Returns the query for those of ``keys`` that no row has, by the equality operators of their types."""
         names = [sql.Identifier(f"k{number}") for number in range(len(self.columns))]
         lists = _COMMA.join(sql.SQL("{}::text[]").format(sql.Literal([key[i] for key in keys])) for i in range(len(names)))
         same = _AND.join(

@@ -1,7 +1,8 @@
 """The operators that order the rows of a query: those of each type's own operator class, by their schemas and names. Pure.
 
-A bare ``<`` is looked up in the search path. Where the extension of the type is elsewhere the server takes another one, as it
-compares citext as text, while ORDER BY takes the type's own: then ranges of keys are not what ORDER BY cut.
+The server looks a bare ``<`` up in the search path. When the extension of a type is in another schema, it takes another operator:
+it compares citext as text, for example, while ORDER BY uses the type's own operator. Then ranges of keys would hold other rows
+than those that ORDER BY cut.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ OPERATORS: LiteralString = """
       JOIN pg_catalog.pg_operator ON pg_operator.oid = amopopr
       JOIN pg_catalog.pg_namespace ON pg_namespace.oid = oprnamespace
 """
-"""For types by their oids: place from 1 on, strategy, schema, name. Nothing for arrays, enums, ranges and rows, which the server
-compares by the classes of what they are made of."""
+"""Returns for types by their OIDs: place from 1 on, strategy, schema, name. Returns nothing for arrays, enums, ranges and rows: the
+operators of pg_catalog compare these by the classes of their elements."""
 
 
 class Comparison(enum.IntEnum):
@@ -50,12 +51,12 @@ class Comparison(enum.IntEnum):
 
     @property
     def strict(self) -> Comparison:
-        """Without those that are equal."""
+        """The comparison without equality."""
         return {Comparison.LESS_OR_EQUAL: Comparison.LESS, Comparison.GREATER_OR_EQUAL: Comparison.GREATER}.get(self, self)
 
     @property
     def weak(self) -> Comparison:
-        """With those that are equal."""
+        """The comparison that includes equality."""
         return {Comparison.LESS: Comparison.LESS_OR_EQUAL, Comparison.GREATER: Comparison.GREATER_OR_EQUAL}.get(self, self)
 
 
@@ -73,7 +74,7 @@ Operator = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class KeyOperators:
-    """Of the columns of a query, by their names."""
+    """The operators of a query's columns, by the names of the columns."""
 
     by_column: Mapping[str, Mapping[int, Operator]]
 
@@ -86,14 +87,14 @@ class KeyOperators:
         return cls(found)
 
     def compared(self, column: str, left: sql.Composable, comparison: Comparison, right: sql.Composable) -> sql.Composable:
-        """Two values of the column's type."""
+        """Returns the comparison of two values of the column's type."""
         return sql.SQL("{} {} {}").format(left, _spelled(self._operator(column, comparison)), right)
 
     def rows_compared(
         self, columns: Sequence[str], left: Sequence[sql.Composable], comparison: Comparison, right: Sequence[sql.Composable]
     ) -> sql.Composable:
-        """Two rows of these columns, in their order: as one comparison, which an index serves whole, where the operators have one
-        name."""
+        """Returns the comparison of two rows of these columns, in their order. Where all operators are the same, it is one
+        comparison of rows, which an index on the columns serves as a whole."""
         operators = {self._operator(column, comparison) for column in columns}
         if len(operators) == 1:
             comma = sql.SQL(", ")

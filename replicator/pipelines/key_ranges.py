@@ -29,7 +29,7 @@ class RowsWanted:
 
 @dataclass(frozen=True, slots=True)
 class QuerySql:
-    """``table`` has the query's columns, ``operators`` are those of all that keys and cursor name."""
+    """``table`` has the query's columns, ``operators`` are those of the columns of key and cursor."""
 
     pipeline: Pipeline
     table: Table
@@ -113,8 +113,8 @@ class QuerySql:
         )
 
     def counts(self, wanted: RowsWanted, ranges: Sequence[RangeRecord]) -> str:
-        """The number of each range, none of a single row, and how many rows it has in the order of all rows: without comparing a
-        row with a border, as ``copy`` does."""
+        """Returns the query for the number of each range, none of a single row, and its rows. It finds these by sorting rows and
+        borders together, and so checks ``copy``, which compares each row with the borders."""
         names = sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor)))
         borders = [(each.number, sign, key) for each in ranges for sign, key in ((1, each.last), (-1, each.after)) if key]
         values = [

@@ -163,7 +163,7 @@ class QueryReader:
         return [Border(tuple(texts), rows) for *texts, rows in await self._rows(query.parts(wanted, each, most))]
 
     async def counted(self, query: QuerySql, wanted: RowsWanted, ranges: Sequence[RangeRecord]) -> list[RangeRecord]:
-        """``ranges`` with the numbers of their rows under this snapshot, but for those of single rows."""
+        """Returns ``ranges`` with their counts of rows under this snapshot; ranges of a single row stay as they are."""
         counted = [each for each in ranges if not each.is_row]
         found = dict(await self._rows(query.counts(wanted, counted))) if counted else {}
         return [each if each.is_row else replace(each, rows=found[each.number]) for each in ranges]

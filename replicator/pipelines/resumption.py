@@ -33,8 +33,8 @@ class Resumption:
         """That are stored of the ranges that were asked about."""
 
     async def ranges_left(self, snapshot: str, run: RunRecord) -> list[RangeRecord]:
-        """With the numbers of the ranges that they are left of, and rows that nobody counted; those are ended when this
-        returns."""
+        """Returns the rest of each range that the run left, under the number of that range and without a count of rows. The old
+        ranges are ended in the stream when this returns."""
         left = []
         for each in run.ranges:
             reached = await self._end(snapshot, each.number, RunMark(run.number, run.version)) or each.after

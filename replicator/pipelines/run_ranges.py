@@ -117,7 +117,7 @@ class RunRanges:
         await self._letters.store([(encode_key(each.left.last), unreadable_error(each.outcome).fact) for each in rows])
 
     async def _parts(self, publishing: PublishingRun, left: RangeRecord, wanted: RowsWanted) -> list[RangeRecord]:
-        """Of one row, where that is all."""
+        """Returns the parts of ``left``; a part with one row is a range of that row alone."""
         parts, after, before = [], left.after, 0
         for border in await self._reader.parts(publishing.query, wanted, left, PARTS):
             rows = border.rows - before

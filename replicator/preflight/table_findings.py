@@ -93,7 +93,8 @@ async def table_findings(
 
 
 async def keyless_findings(source: Source, tables: Collection[SourceTable], operations: Collection[str]) -> list[Finding]:
-    """Tables whose rows only all of their values tell apart. ``operations`` are those that are published."""
+    """Returns a finding for each table whose rows are identified only by all of their values. ``operations`` are those that are
+    published."""
     if not {"update", "delete"} & set(operations):
         return []
     return [
@@ -143,7 +144,7 @@ def _row_security(facts: SourceFacts, shapes: Sequence[_Shape]) -> Iterator[Find
     for shape in shapes:
         if not shape.has_row_security:
             continue
-        # no policy helps: under row_security = off any that holds for the role is an error
+        # a policy does not help: with row_security = off, each policy that applies to the role is an error
         bypasses = grants_bypassing_row_security(facts.provider)
         statement = f"ALTER ROLE {facts.role} BYPASSRLS" if bypasses else f"GRANT {shape.owner} TO {facts.role}"
         fact = f"row security of {shape.name} hides rows from role {facts.user!r}: it cannot be copied"
@@ -168,7 +169,7 @@ async def _inheritance(source: Source, tables: Sequence[SourceTable]) -> list[Fi
     oids, found = [table.oid for table in tables], []
     for name, heirs in await heirs_left_out(source, oids, oids):
         fact = f"rows of tables that inherit from {name} are not rows of it, and the group leaves these out: {listed(heirs, 3)}"
-        remedy = "add them to tables, or leave them out knowingly (of a hypertable the parent holds no row)"
+        remedy = "add them to tables, or leave them out on purpose (the parent of a hypertable holds no rows)"
         found.append(Finding("source-inheritance", Severity.WARNING, Subject.SOURCE, fact, remedy))
     return found
 

@@ -1,6 +1,7 @@
-"""Tables that inherit from others without being partitions: their rows show in the parent and are not the parent's.
+"""Tables that inherit from others without being partitions: a query of the parent shows their rows, but the parent does not hold
+them.
 
-A group copies and follows each for itself; a hypertable's chunks are such, too.
+A group copies and follows each of these tables separately. The chunks of a hypertable are such tables too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _HEIRS: LiteralString = """
 
 
 async def heirs_left_out(source: Source, oids: Sequence[int], known: Sequence[int]) -> list[tuple[str, list[str]]]:
-    """By name those tables of ``oids`` from which others than ``known`` inherit, and these."""
+    """Returns the names of the tables of ``oids`` from which tables inherit that are not among ``known``, each with the names of
+    these heirs."""
     rows = await source.rows("looking up inheritance", _HEIRS, {"oids": list(oids), "known": list(known)})
     return [(name, heirs) for name, heirs in rows]
