@@ -127,9 +127,9 @@ def check_breaks(membership: Membership, copies: bool) -> None:
 def choose_joining(
     membership: Membership, tables: Sequence[SourceTable], wishes: Wishes, newborn: Collection[int] = ()
 ) -> Joining:
-    """Chooses the ``tables`` that a group follows from now on which has published already. Leaves out new tables that were not
-    requested by name, unless they are ``newborn``, that is, published since they were made. Raises UsageError or TerminalError for
-    a table that was requested by name, and whose rows or changes would be missing.
+    """Chooses the ``tables`` that a group which has published already follows from now on. Leaves out new tables that were not
+    requested by name, unless they are ``newborn``: published since they were made. Raises UsageError or TerminalError for a table
+    that was requested by name, and whose rows or changes would be missing.
     """
     joining = Joining([], [], [])
     for table in tables:

@@ -35,9 +35,9 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WantedTables:
-    """``kept`` are the members of ``tables`` that no name chooses any more, only their OID. ``absent`` has an error for each entry
-    of the configuration that chooses no table, ``absent_added`` one for each that was added by command. ``unfit`` are wanted
-    tables that cannot join, with the reason. ``operations`` are those that are published of the tables."""
+    """``kept`` are the members of ``tables`` that no name chooses any more, only their OID. ``absent`` has an error for each
+    entry of the configuration that chooses no table, ``absent_added`` one for each that was added by command. ``unfit`` are
+    wanted tables that cannot join, with the reason. ``operations`` are those that are published of the tables."""
 
     tables: list[SourceTable]
     kept: list[Member]

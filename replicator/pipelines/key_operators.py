@@ -36,8 +36,8 @@ OPERATORS: LiteralString = """
       JOIN pg_catalog.pg_operator ON pg_operator.oid = amopopr
       JOIN pg_catalog.pg_namespace ON pg_namespace.oid = oprnamespace
 """
-"""Returns for types by their OIDs: place from 1 on, strategy, schema, name. Returns nothing for arrays, enums, ranges and rows: the
-operators of pg_catalog compare these by the classes of their elements."""
+"""Returns for types by their OIDs: place from 1 on, strategy, schema, name. Returns nothing for arrays, enums, ranges and rows:
+the operators of pg_catalog compare these by the classes of their elements."""
 
 
 class Comparison(enum.IntEnum):
