@@ -177,8 +177,6 @@ class DriverSession:
         """The next ``prepare`` looks at every table again."""
         self.targets.forget()
         self.stages.clear()
-        if self.referencing is not None:
-            self.referencing.forget()
 
 
 class TaskSession:

@@ -48,7 +48,7 @@ from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.preflight.held_rows import held_already
 from pgsluice.worker.sinks.postgres.preflight.target_role import check_role
 from pgsluice.worker.sinks.postgres.sessions import DriverSession
-from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.connection import Connection, grant_of_replica_role
 from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError, is_transient, target_error
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement
 from pgsluice.worker.sinks.postgres.target.statement_watch import StatementWatch
@@ -167,6 +167,12 @@ class PostgresSink:
             connection.close()
             raise self._attempts.failure(error, None, "preparing schema pgsluice") from None
         self._session, self._in_doubt = session, None
+        if session.referencing is not None and self._settings.disable_foreign_keys is None:
+            grant = grant_of_replica_role(connection)
+            _log.info(
+                "the target's foreign keys and ordinary triggers act on replicated rows: the target user may not turn them off",
+                remedy=f"run there: {grant}" if grant else "connect as a superuser",
+            )
         return self._applied
 
     def foresee(self, tables: Sequence[Table]) -> Sequence[str]:

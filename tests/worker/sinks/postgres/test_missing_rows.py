@@ -122,7 +122,7 @@ def test_the_worker_stops_with_table_position_and_cure(target: Target) -> None:
     with pytest.raises(TerminalError) as stopped:
         commit(sink, batch)
     at = position(batch, 3)
-    assert f"the update of table 'public.orders' at {at} met no row at the target, and 2 changes more" in str(stopped.value)
+    assert f"the update of table 'public.orders' at {at} met no row at the target, nor did 2 other changes" in str(stopped.value)
     assert f"'pgsluice messages --from {at} --limit 1'" in str(stopped.value)
     assert "'pgsluice tables recopy public.orders'" in str(stopped.value)
     assert GONE.decode() not in str(stopped.value)

@@ -6,13 +6,15 @@ It keeps what it has, and nothing of it takes or changes a row that the source s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pgsluice.shared.errors import TransientError
+from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.table import UNCHANGED
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from tests.changes_builder import Change, delete, insert, table, truncate, update
+from tests.waiting import wait_until
 from tests.worker.sinks.postgres.conftest import Target
 
 PARENT = table("public.parent", "id integer", "email text", "document text")
@@ -27,6 +29,12 @@ LONG = b"0123456789" * 5000
 @pytest.fixture
 def target(target_of_each_role: Target) -> Target:
     return target_of_each_role
+
+
+def test_a_worker_whose_role_may_not_turn_foreign_keys_off_says_so(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    target.sink.open()
+    assert ("the target user may not turn them off" in caplog.text) is (target.user is not None)
 
 
 def test_a_changed_key_takes_no_row_that_refers_to_it(target: Target) -> None:
@@ -200,3 +208,71 @@ def test_rows_of_tables_that_inherit_are_left_alone(target: Target) -> None:
     assert target.rows("SELECT id, email FROM ONLY parent ORDER BY id") == [(1, "A"), (9, "C")]
     target.apply(truncate(PARENT))
     assert target.rows("SELECT id, email FROM parent ORDER BY id") == [(1, "heir"), (2, "heir"), (3, "heir")]
+
+
+def test_a_foreign_key_that_is_made_while_rows_are_applied_does_not_act_on_them(
+    new_target: Callable[..., Target], ordinary_role: str
+) -> None:
+    """Whoever owns the target's tables alters them when they like."""
+    target = new_target()
+    target.write_as(ordinary_role, disable_foreign_keys=None)
+    target.make(
+        "CREATE TABLE parent (id int PRIMARY KEY, email text, document text);"
+        " CREATE TABLE child (id int PRIMARY KEY, parent_id int)"
+    )
+    target.apply(
+        *(insert(PARENT, b"%d" % n, None, None) for n in (1, 2, 3)), insert(CHILD, b"1", b"1"), insert(CHILD, b"2", b"2")
+    )
+    target.apply(delete(PARENT, b"3", None, None))
+    target.make(
+        "ALTER TABLE child ADD CONSTRAINT late FOREIGN KEY (parent_id) REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE"
+    )
+    [refused] = refusals(target, delete(PARENT, b"1", None, None))
+    assert "late" in refused.reason
+    with pytest.raises(TerminalError, match="late"):
+        target.apply(update(PARENT, b"20", None, None, old=(b"2", None, None)))
+    assert target.table("public", "child") == [("1", "1"), ("2", "2")]
+
+
+@pytest.mark.parametrize("event", ["INSERT", "UPDATE", "DELETE"])
+def test_rules_of_a_target_s_table_hinder_nothing(target: Target, event: str) -> None:
+    target.make(
+        "CREATE TABLE parent (id int PRIMARY KEY, email text, document text); CREATE TABLE ruled (what text);"
+        f" CREATE RULE own AS ON {event} TO parent DO ALSO INSERT INTO ruled VALUES ('{event}')"
+    )
+    target.apply(insert(PARENT, b"1", b"a", b"d"), insert(PARENT, b"2", b"b", b"d"))
+    target.apply(update(PARENT, b"1", b"A", b"d"), insert(PARENT, b"3", b"c", b"d"), update(PARENT, b"4", b"new", b"d"))
+    target.apply(update(PARENT, b"9", b"B", b"d", old=(b"2", None, None)), delete(PARENT, b"3", None, None))
+    assert target.rows("SELECT id, email FROM parent ORDER BY id") == [(1, "A"), (4, "new"), (9, "B")]
+
+
+@pytest.mark.parametrize(
+    "change", [insert(PARENT, b"5", b"ours", b"d"), update(PARENT, b"5", b"ours", b"d")], ids=["insert", "update"]
+)
+def test_a_row_that_another_session_inserts_meanwhile_gives_way(target: Target, change: Change) -> None:
+    target.make("CREATE TABLE parent (id int PRIMARY KEY, email text, document text)")
+    target.apply(insert(PARENT, b"1", b"a", b"d"))
+    waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with target.database.connect(autocommit=False) as other, ThreadPoolExecutor(1) as thread:
+        other.execute("INSERT INTO parent VALUES (5, 'theirs')")
+        applied = thread.submit(target.apply, change)
+        wait_until(lambda: target.rows(waits), what="the worker's wait")
+        other.commit()
+        applied.result()
+    assert target.rows("SELECT id, email FROM parent ORDER BY id") == [(1, "a"), (5, "ours")]
+
+
+def test_a_foreign_key_to_a_partition_does_not_act_either(new_target: Callable[..., Target], ordinary_role: str) -> None:
+    target = new_target()
+    target.write_as(ordinary_role, disable_foreign_keys=None)
+    target.make(
+        "CREATE TABLE parent (id int PRIMARY KEY, email text, document text) PARTITION BY RANGE (id);"
+        " CREATE TABLE parent_low PARTITION OF parent FOR VALUES FROM (0) TO (100);"
+        " CREATE TABLE child (id int PRIMARY KEY, parent_id int REFERENCES parent_low ON DELETE CASCADE ON UPDATE CASCADE)"
+    )
+    target.apply(*(insert(PARENT, b"%d" % n, None, None) for n in (1, 2)), *(insert(CHILD, n, n) for n in (b"1", b"2")))
+    [refused] = refusals(target, delete(PARENT, b"1", None, None))
+    assert "child_parent_id_fkey" in refused.reason
+    with pytest.raises(TerminalError, match="child_parent_id_fkey"):
+        target.apply(update(PARENT, b"20", None, None, old=(b"2", None, None)))
+    assert target.table("public", "child") == [("1", "1"), ("2", "2")]

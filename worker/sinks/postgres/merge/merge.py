@@ -137,7 +137,10 @@ class Merge:
         """Whether it deletes rows that checked foreign keys may point to."""
         if self.referencing is None or piece.kind is not PieceKind.DELETE:
             return False
-        return self.referencing.point_to(self.targets[piece.table])
+        try:
+            return self.referencing.point_to(self.targets[piece.table])
+        except psycopg.Error as error:
+            raise PieceError(piece.table, error, has_rows=False) from None
 
     def _merge_waiting(self, waiting: Sequence[Piece]) -> None:
         """Merges deletions in as few rounds as there can be: rows that go together may refer to each other."""

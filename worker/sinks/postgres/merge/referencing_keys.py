@@ -31,6 +31,7 @@ _CHILD = sql.SQL("child")
 _TARGET = sql.SQL("target")
 
 _POINTING_TO = sql.SQL("""
+WITH own (oid) AS (SELECT %(table)s::oid UNION SELECT relid FROM pg_partition_tree(%(table)s::oid))
 SELECT r.conname, n.nspname, c.relname, r.conrelid, r.confdeltype IN ('c', 'n', 'd'), r.confupdtype IN ('c', 'n', 'd'),
        EXISTS (SELECT FROM {} AS known
                 WHERE known.target_oid IN (SELECT r.conrelid UNION SELECT relid FROM pg_partition_tree(r.conrelid)
@@ -40,11 +41,13 @@ SELECT r.conname, n.nspname, c.relname, r.conrelid, r.confdeltype IN ('c', 'n', 
        ARRAY(SELECT a.attname::text FROM unnest(r.confkey) WITH ORDINALITY AS k(number, place)
              JOIN pg_attribute a ON a.attrelid = r.confrelid AND a.attnum = k.number ORDER BY k.place)
   FROM pg_constraint r JOIN pg_class c ON c.oid = r.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE r.contype = 'f' AND r.confrelid = %s::oid
-   AND NOT EXISTS (SELECT FROM pg_constraint AS whole WHERE whole.oid = r.conparentid AND whole.confrelid = r.confrelid)
+ WHERE r.contype = 'f' AND r.confrelid IN (SELECT oid FROM own)
+   AND NOT EXISTS (SELECT FROM pg_constraint AS whole
+                    WHERE whole.oid = r.conparentid AND whole.confrelid IN (SELECT oid FROM own))
  ORDER BY r.oid
 """).format(own_table("tables"))
-"""In the order of ``_ReferencingKey``'s fields. A foreign key of a partitioned table stands for those of its partitions."""
+"""In the order of ``_ReferencingKey``'s fields. Those that point to a partition count as ones that point to the whole table. A
+foreign key of, or to, a partitioned table stands for those of its partitions."""
 
 _REFUSE = """
 BEGIN
@@ -136,7 +139,8 @@ class _ReferencingKey:
 
 
 class ReferencingKeys:
-    """Foreign keys as one session knows them: it reads those of each table once, until ``forget``."""
+    """The foreign keys at work in one session's transactions. Who owns the tables may make others at any time, so they are read
+    again in each, under a lock that keeps new ones from being made before its end."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -144,12 +148,9 @@ class ReferencingKeys:
         self._may_have_notes = False
         """Whether rows may be noted in this transaction."""
 
-    def forget(self) -> None:
-        """Has the foreign keys of every table read again."""
-        self._found.clear()
-
     def begin(self) -> None:
         """Begins a transaction, in which no row is noted yet."""
+        self._found.clear()
         self._may_have_notes = False
 
     def point_to(self, target: TargetTable) -> bool:
@@ -198,7 +199,8 @@ class ReferencingKeys:
 
     def _of(self, target: TargetTable) -> list[_ReferencingKey]:
         if target.oid not in self._found:
-            rows = self._connection.execute(_POINTING_TO, [target.oid]).fetchall()
+            self._connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(target.identifier))
+            rows = self._connection.execute(_POINTING_TO, {"table": target.oid}).fetchall()
             self._found[target.oid] = [_ReferencingKey(*row) for row in rows]
         return self._found[target.oid]
 

@@ -41,7 +41,7 @@ class Replacements:
 
     def waiting(self, target: TargetTable) -> TargetTable:
         """Where rows wait that are to replace those of ``target``."""
-        return replace(target, place=(TARGET_SCHEMA, self._name(target)), is_partitioned=False)
+        return replace(target, place=(TARGET_SCHEMA, self._name(target)), is_partitioned=False, has_rules=False)
 
     def forget(self, connection: Connection, target: TargetTable) -> None:
         """Rows of a run that will never be whole."""

@@ -79,7 +79,8 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
         case PieceKind.INSERT:
             return [_insert(target, stage)]
         case PieceKind.UPSERT:
-            return [_merge(target, stage)] if has_merge and target.written else upsert_statements(target, stage)
+            merges = has_merge and target.written and not target.has_rules
+            return [_merge(target, stage)] if merges else upsert_statements(target, stage)
         case PieceKind.PATCH:
             return [_update(target, stage, on_key(target, "c"), set_key=False)]
         case PieceKind.MOVE:
@@ -101,11 +102,12 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
 def upsert_statements(target: TargetTable, stage: sql.Composable, *, only_different: bool = False) -> list[Statement]:
     """As merge_statements of UPSERT, where others may write rows with these keys at the same time. INSERT … ON CONFLICT alone
     would make default values for rows that are there, and fire its INSERT triggers. ``only_different``: rows that are there
-    already, the same, are not touched, and not counted."""
+    already, the same, are not touched, and not counted. A table with rules takes no ON CONFLICT: it refuses a row that others
+    write at the same time."""
     key = _COMMA.join(name_of(target, i) for i in target.table.key)
-    insert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(
-        _insert(target, stage, where=_is_missing(target)), key, _set_excluded(target)
-    )
+    insert = _insert(target, stage, where=_is_missing(target))
+    if not target.has_rules:
+        insert = sql.SQL("{} ON CONFLICT ({}) DO {}").format(insert, key, _set_excluded(target))
     changed = _set_by_key(target)
     if not changed:
         return [insert]

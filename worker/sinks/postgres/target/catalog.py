@@ -13,7 +13,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
 _FIND = """
-SELECT n.nspname, c.relname, c.oid, c.relkind, row_security_active(c.oid)
+SELECT n.nspname, c.relname, c.oid, c.relkind, row_security_active(c.oid), c.relhasrules
 FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
 JOIN pg_namespace n ON n.nspname = wanted.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
 """
@@ -56,7 +56,14 @@ WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indpred IS NULL AND i.indexp
 _EXACT_TYPES = ["boolean", "bytea", "smallint", "integer", "bigint", "oid", "date", "timestamp", "timestamptz", "uuid"]
 _EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
 """With a deterministic collation. Floats have -0, intervals have 30 days for a month, json and point have no equality."""
-_REFERENCES = "SELECT DISTINCT conrelid, confrelid FROM pg_constraint WHERE contype = 'f' AND conrelid = ANY (%s)"
+_REFERENCES = """
+SELECT DISTINCT own.root, referred.oid
+FROM (SELECT root, root FROM unnest(%(tables)s::oid[]) AS t(root)
+      UNION SELECT root, relid FROM unnest(%(tables)s::oid[]) AS t(root), pg_partition_tree(root)) AS own(root, oid)
+JOIN pg_constraint r ON r.conrelid = own.oid AND r.contype = 'f'
+CROSS JOIN LATERAL (SELECT r.confrelid UNION SELECT relid FROM pg_partition_ancestors(r.confrelid)) AS referred(oid)
+"""
+"""A foreign key of a partition, or to one, counts for the whole table too."""
 _PARTITION_COLUMNS = """
 SELECT p.partrelid, a.attname
 FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
@@ -111,7 +118,7 @@ class FoldingIndex:
 class CatalogEntry:
     """One relation. ``kind`` is its ``relkind``; ``unique_keys`` are the columns of each unique index that ON CONFLICT can use;
     ``partition_columns`` those that the rows of a partitioned table are distributed by, empty for another table;
-    ``has_row_security``: policies hold for this role."""
+    ``has_row_security``: policies hold for this role; ``has_rules``: it has rules (CREATE RULE), or has had some."""
 
     oid: int
     kind: str
@@ -121,6 +128,7 @@ class CatalogEntry:
     partition_columns: Sequence[str]
     folding_indexes: Sequence[FoldingIndex]
     has_row_security: bool
+    has_rules: bool
 
 
 Catalog = Mapping[tuple[str, str], CatalogEntry]
@@ -161,7 +169,7 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
     oids = [oid for _, _, oid, *_ in found]
     parameters = {"tables": oids, "exact": _EXACT_TYPES, "strings": _EXACT_STRINGS}
     columns = _by_oid(connection.execute(_COLUMNS, parameters).fetchall())
-    references = _by_oid(connection.execute(_REFERENCES, [oids]).fetchall())
+    references = _by_oid(connection.execute(_REFERENCES, parameters).fetchall())
     partition_columns = _by_oid(connection.execute(_PARTITION_COLUMNS, [oids]).fetchall())
     folding_indexes = _by_oid(connection.execute(_FOLDING_INDEXES, [oids]).fetchall())
     keys = unique_keys(connection, oids)
@@ -175,8 +183,9 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
             partition_columns=[column for (column,) in partition_columns[oid]],
             folding_indexes=[FoldingIndex(*index) for index in folding_indexes[oid]],
             has_row_security=has_row_security,
+            has_rules=has_rules,
         )
-        for schema, name, oid, kind, has_row_security in found
+        for schema, name, oid, kind, has_row_security, has_rules in found
     }
 
 

@@ -94,7 +94,7 @@ class TargetTable:
     none): a stage has those, because a domain may refuse the NULL of a value that was not sent. ``equality`` are the operators
     that the columns' indexes go by, with their schema ("" for ``=`` of pg_catalog). ``references`` are the OIDs of the tables
     that its foreign keys point to. ``not_null`` are columns in which no row of the target has NULL. ``sequences`` are to be kept
-    ahead of the rows.
+    ahead of the rows. ``has_rules``: PostgreSQL may refuse MERGE and ON CONFLICT.
     """
 
     table: Table
@@ -110,6 +110,7 @@ class TargetTable:
     not_null: frozenset[int] = frozenset()
     sequences: tuple[OwnedSequence, ...] = ()
     is_partitioned: bool = False
+    has_rules: bool = False
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -195,6 +196,7 @@ def target_table(
         columns=tuple(at_target),
         not_null=frozenset(i for i, column in enumerate(at_target) if column.holds_no_null),
         is_partitioned=entry.kind == "p",
+        has_rules=entry.has_rules,
     )
 
 
