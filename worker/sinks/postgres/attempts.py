@@ -4,6 +4,7 @@ a constraint refuses the folded outcome    each change by itself, in this batch
 the target refuses rows                    rows with labels, in this batch and the LABELLED_BATCHES after it
 the target's table of locks is full        no staging tables, in this batch and the STAGELESS_BATCHES after it
 positions of changes without a row needed  rows with labels, in this batch
+a deadlock                                 rows deleted where it would truncate, in this batch
 LAST_CHANGE_PASSES rejected changes        the first change of a refused row is taken out instead of the last one
 """
 
@@ -52,6 +53,8 @@ class Attempts:
         """How many more batches are written with labelled rows, because the target refused some: others may follow."""
         self._names_missing = False
         self._stageless_batches = 0
+        self.truncates = True
+        """Whether tables are truncated, not emptied row by row."""
 
     @property
     def labels_rows(self) -> bool:
@@ -111,7 +114,10 @@ class Attempts:
         return self.failure(error.cause, error.table, f"applying {batch}")
 
     def failure(self, error: psycopg.Error, table: Table | None, doing: str) -> PgsluiceError:
-        """What ``target_error`` says. For want of locks the next attempts do without staging tables."""
+        """What ``target_error`` says. For want of locks the next attempts do without staging tables. TRUNCATE locks out readers,
+        and one that reads several tables all the time would meet each attempt with a deadlock."""
+        if isinstance(error, psycopg.errors.DeadlockDetected):
+            self.truncates = False
         if is_lock_table_full(error):
             self._lock_failures += 1
             self._stageless_batches = STAGELESS_BATCHES
@@ -120,6 +126,7 @@ class Attempts:
     def changes_applied(self) -> None:
         """A batch of changes was applied; the next one is written in another way only if that was to last."""
         self._one_by_one = self._names_missing = False
+        self.truncates = True
         self._labelled_batches = max(0, self._labelled_batches - 1)
         self._stageless_batches = max(0, self._stageless_batches - 1)
 

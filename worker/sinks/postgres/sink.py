@@ -366,8 +366,15 @@ class PostgresSink:
             row_merge = None
             if self._attempts.tries_rows:
                 row_merge = RowMerge(connection, session.targets, session.stages, RefusalBound(self._most_refused))
-            names_missing, referencing = self._attempts.labels_rows, session.referencing
-            merge = Merge(connection, session.targets, session.stages, row_merge, referencing, names_missing=names_missing)
+            merge = Merge(
+                connection,
+                session.targets,
+                session.stages,
+                row_merge,
+                session.referencing,
+                names_missing=self._attempts.labels_rows,
+                truncates=self._attempts.truncates,
+            )
             if batch.defines:
                 _merge_between_definitions(session, merge, batch.partitions, self._accepted)
             else:

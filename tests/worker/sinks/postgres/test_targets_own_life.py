@@ -208,6 +208,9 @@ def test_rows_of_tables_that_inherit_are_left_alone(target: Target) -> None:
     assert target.rows("SELECT id, email FROM ONLY parent ORDER BY id") == [(1, "A"), (9, "C")]
     target.apply(truncate(PARENT))
     assert target.rows("SELECT id, email FROM parent ORDER BY id") == [(1, "heir"), (2, "heir"), (3, "heir")]
+    target.make("CREATE TABLE visits (parent_id int REFERENCES parent)")  # so that the target refuses TRUNCATE
+    target.apply(insert(PARENT, b"7", b"g", b"d"), truncate(PARENT))
+    assert target.rows("SELECT id, email FROM parent ORDER BY id") == [(1, "heir"), (2, "heir"), (3, "heir")]
 
 
 def test_a_foreign_key_that_is_made_while_rows_are_applied_does_not_act_on_them(
@@ -276,3 +279,25 @@ def test_a_foreign_key_to_a_partition_does_not_act_either(new_target: Callable[.
     with pytest.raises(TerminalError, match="child_parent_id_fkey"):
         target.apply(update(PARENT, b"20", None, None, old=(b"2", None, None)))
     assert target.table("public", "child") == [("1", "1"), ("2", "2")]
+
+
+def test_one_who_reads_several_tables_in_a_transaction_does_not_keep_truncations_out(target: Target) -> None:
+    target.make(
+        "CREATE TABLE parent (id int PRIMARY KEY, email text, document text);"
+        " CREATE TABLE child (id int PRIMARY KEY, parent_id int)"
+    )
+    target.apply(insert(PARENT, b"1", b"a", b"d"), insert(CHILD, b"1", b"1"))
+    target.execute(f"ALTER DATABASE {target.database.settings.dbname} SET deadlock_timeout = '2s'")
+    target.sink.open()
+    batch = [target.messages([truncate(PARENT), truncate(CHILD), insert(PARENT, b"2", b"b", b"d")])]
+    waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with target.database.connect(autocommit=False) as reader, ThreadPoolExecutor(1) as thread:
+        reader.execute("SET deadlock_timeout = '1h'")
+        reader.execute("SELECT FROM child")
+        applied = thread.submit(target.commit, batch)
+        wait_until(lambda: target.rows(waits), what="the worker's wait")
+        reader.execute("SELECT FROM parent")
+        with pytest.raises(TransientError):
+            applied.result()
+        target.commit(batch)
+    assert (target.table("public", "parent"), target.table("public", "child")) == ([("2", "b", "d")], [])

@@ -73,6 +73,11 @@ class TableHere:
         return sql.Identifier(*self.place)
 
     @property
+    def rows(self) -> sql.Composed:
+        """For statements that find rows, as ``TargetTable.rows``."""
+        return sql.SQL("" if self.is_partitioned else "ONLY ") + self.identifier
+
+    @property
     def names(self) -> dict[int, str]:
         return {number: column.name for number, column in self.columns.items()}
 
@@ -144,8 +149,8 @@ def _taking(here: TableHere, column: DefinedColumn, found: TargetColumn) -> Iter
         yield _alter(here, "ALTER COLUMN {} DROP NOT NULL", found.name)
     if here.is_empty:
         return
-    only, name = sql.SQL("" if here.is_partitioned else "ONLY "), sql.Identifier(found.name)
-    update = sql.SQL("UPDATE {}{} SET {} = ").format(only, here.identifier, name)
+    name = sql.Identifier(found.name)
+    update = sql.SQL("UPDATE {} SET {} = ").format(here.rows, name)
     if column.missing is None:
         yield update + sql.SQL("NULL WHERE {} IS NOT NULL").format(name)
     else:  # by their texts: not every type has an equality
@@ -203,7 +208,7 @@ def _deleting(here: TableHere, partition: DefinedPartition) -> Iterator[Statemen
             f"which rows partition {partition.schema}.{partition.name} held cannot be told at '{'.'.join(here.place)}'",
             "delete them there yourself, and accept the definition ('pgsluice ddl accept')",
         )
-    yield sql.SQL("DELETE FROM {} WHERE ").format(here.identifier) + _written(here, condition)
+    yield sql.SQL("DELETE FROM {} WHERE ").format(here.rows) + _written(here, condition)
 
 
 def _written(here: TableHere, condition: Condition) -> Statement:

@@ -67,7 +67,8 @@ class Merge:
     ``missing`` counts changes that met no row: not an error, the target may have been started without the row. What an attempt
     counted that was taken back does not stay. ``names_missing``: the rows have labels, and their positions are to be known.
     ``row_merge`` merges what it can of a round that the target refuses; without it such a round raises.
-    ``referencing`` knows the foreign keys that are checked; None where none is.
+    ``referencing`` knows the foreign keys that are checked; None where none is. ``truncates``: tables are emptied by TRUNCATE,
+    where the target lets them.
     """
 
     connection: Connection
@@ -76,6 +77,7 @@ class Merge:
     row_merge: RowMerge | None = None
     referencing: ReferencingKeys | None = None
     names_missing: bool = False
+    truncates: bool = True
     missing: Missing = field(default_factory=Missing)
 
     def apply(self, partitions: Sequence[FoldedPartition]) -> None:
@@ -176,18 +178,25 @@ class Merge:
         tables = [self.targets[clearing.table] for clearing in clearings]
         restart_identity = any(clearing.restart_identity for clearing in clearings)
         try:
-            try:
-                with self.connection.transaction():
-                    self.connection.execute(truncate_statement(tables, restart_identity=restart_identity))
-            except (psycopg.errors.ObjectInUse, psycopg.errors.FeatureNotSupported):
-                order, _ = self._referenced_first(clearing.table for clearing in clearings)
-                for target in sorted(tables, key=lambda target: order[target.table], reverse=True):
-                    self._delete_all(target, restart_identity=restart_identity)
+            if self.truncates and self._truncate(tables, restart_identity=restart_identity):
+                return
+            order, _ = self._referenced_first(clearing.table for clearing in clearings)
+            for target in sorted(tables, key=lambda target: order[target.table], reverse=True):
+                self._delete_all(target, restart_identity=restart_identity)
         except psycopg.Error as error:
             raise PieceError(clearings[0].table, error, has_rows=False) from None
 
+    def _truncate(self, tables: Sequence[TargetTable], *, restart_identity: bool) -> bool:
+        """Returns whether the target let it."""
+        try:
+            with self.connection.transaction():
+                self.connection.execute(truncate_statement(tables, restart_identity=restart_identity))
+        except (psycopg.errors.ObjectInUse, psycopg.errors.FeatureNotSupported):
+            return False
+        return True
+
     def _delete_all(self, target: TargetTable, *, restart_identity: bool) -> None:
-        self.connection.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
+        self.connection.execute(sql.SQL("DELETE FROM {}").format(target.rows))
         if restart_identity:
             restart_sequences(self.connection, target.oid)
 

@@ -69,6 +69,13 @@ def test_an_alteration_is_one_statement_whatever_is_in_it(target: Database) -> N
             alteration._execute(sql.Composed([sql.SQL("CREATE TABLE one (); CREATE TABLE two ()")]), "t")
 
 
+def test_inheriting_tables_of_the_target_keep_their_rows(target: Database) -> None:
+    target.execute("CREATE TABLE own () INHERITS (t); INSERT INTO own (id, note) VALUES (1, 'own')")
+    was = replace(PARTS, partitions=(replace(partition(1, "p"), constraint="(id = 1)"),))
+    apply(target, DELETING, TableDefined("ALTER TABLE", SOURCE), was)
+    assert target.execute("SELECT tableoid::regclass::text, id FROM t ORDER BY id") == [("own", 1), ("t", 2)]
+
+
 KEYS = {
     "RANGE (i)": ("FROM (-5) TO (3)", "FROM (3) TO (MAXVALUE)"),
     "RANGE (m, i)": ("FROM (MINVALUE, MINVALUE) TO (2.5, 1)", "FROM (2.5, 1) TO (9, 9)"),
