@@ -176,9 +176,11 @@ class PostgresSink:
         return self._applied
 
     def foresee(self, tables: Sequence[Table]) -> Sequence[str]:
-        """Names tables that hold rows already."""
+        """Names tables that hold rows already, and notes where rows will go, for definitions that come before them."""
         try:
-            return held_already(self._connected().connection, tables)
+            session = self._connected()
+            session.targets.foresee(session.connection, tables)
+            return held_already(session.connection, tables)
         except psycopg.Error as error:
             raise self._attempts.failure(error, None, "looking at the target's tables") from None
 

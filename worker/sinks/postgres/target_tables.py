@@ -79,19 +79,36 @@ class TargetTables(Mapping[Table, TargetTable]):
         unknown = [table for table in tables if table not in self._tables]
         if not unknown:
             return
-        catalog = read_catalog(connection, unknown)
-        known = self._known_tables.read(connection, unknown)
+        catalog, known = read_catalog(connection, unknown), self._known_tables.read(connection, unknown)
+        raise_all(self._look_at_all(connection, unknown, catalog, known, copied=copied), "the target's tables")
+        if remember:  # when all are fit: one of them may not be the table it was taken for
+            self._remember(connection, unknown, known)
+
+    def foresee(self, connection: Connection, tables: Iterable[Table]) -> None:
+        """Notes where rows will go of those of ``tables`` that are there and fit, so that definitions alter them before their
+        first row comes. The first row of another one says what is wrong. ``connection`` as in ``look_at``."""
+        wanted = list(tables)
+        catalog, known = read_catalog(connection, wanted), self._known_tables.read(connection, wanted)
+        there = [table for table in wanted if (table.schema, table.name) in catalog]
+        self._look_at_all(connection, there, catalog, known, copied=False)
+        self._remember(connection, [table for table in there if table in self._tables], known)
+
+    def _look_at_all(
+        self, connection: Connection, tables: Iterable[Table], catalog: Catalog, known: Known, *, copied: bool
+    ) -> list[PgsluiceError]:
+        """Returns why the others are not known now."""
         errors: list[PgsluiceError] = []
-        for table in unknown:
+        for table in tables:
             try:
                 self._tables[table] = self._look_at(connection, table, catalog, known, copied=copied)
             except TerminalError as error:
                 errors.append(error)
-        raise_all(errors, "the target's tables")
-        if remember:  # when all are fit: one of them may not be the table it was taken for
-            targets = [self._tables[table] for table in unknown]
-            destinations = [Destination(target.table, target.oid, target.column_numbers, target.texts) for target in targets]
-            self._known_tables.remember(connection, destinations, known)
+        return errors
+
+    def _remember(self, connection: Connection, tables: Iterable[Table], known: Known) -> None:
+        targets = [self._tables[table] for table in tables]
+        destinations = [Destination(target.table, target.oid, target.column_numbers, target.texts) for target in targets]
+        self._known_tables.remember(connection, destinations, known)
 
     def _look_at(self, connection: Connection, table: Table, catalog: Catalog, known: Known, *, copied: bool) -> TargetTable:
         place, entry = self._find(connection, table, catalog, known)

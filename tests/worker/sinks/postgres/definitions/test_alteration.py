@@ -12,9 +12,11 @@ from pgsluice.worker.definitions.policy import DEFAULT_POLICIES
 from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
-from tests.changes_builder import table
+from tests.changes_builder import insert, message, table
 from tests.servers import Database
-from tests.worker.definitions.definitions_of import ID, NOTE, TABLE
+from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column
+from tests.worker.sinks.batch import apply
+from tests.worker.sinks.postgres.conftest import Target
 
 WITHOUT_NOTE = replace(TABLE, columns=(ID,))
 UNPUBLISHED = replace(TABLE, is_published=False, columns=tuple(replace(c, is_published=False) for c in (ID, NOTE)))
@@ -45,3 +47,16 @@ def test_only_what_is_published_before_and_after_alters_the_target(
             alteration.apply(PublishedDefinition(TableDefined("ALTER TABLE", now), was))
     columns = "SELECT attname FROM pg_attribute WHERE attrelid = 't'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY 1"
     assert [name for (name,) in target_database.execute(columns)] == left
+
+
+def test_a_table_is_altered_before_its_first_row_comes(target: Target) -> None:
+    """As one that changes rarely, in a group that only streams."""
+    target.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text); CREATE TABLE other (id int)")
+    before = replace(table("public.t", "id bigint", "note text"), oid=TABLE.oid)
+    unfit, missing = table("public.other", "id bigint", "note text"), table("public.missing", "id bigint")
+    assert target.sink.foresee([unfit, before, missing]) == []
+    more = TableDefined("ALTER TABLE", replace(TABLE, columns=(ID, NOTE, column(3, "more"))))
+    apply(target.sink, [[message(1, PublishedDefinition(more, TABLE))]])
+    after = replace(table("public.t", "id bigint", "note text", "more text"), oid=TABLE.oid)
+    apply(target.sink, [[message(2, insert(after, b"1", b"a", b"b"))]])
+    assert target.table("public", "t") == [("1", "a", "b")]

@@ -18,7 +18,9 @@ ORDERS = table("public.orders", "id bigint", "note text")
 @WITH_AND_WITHOUT_STAGES
 def test_a_missing_column_is_named_with_the_statement_that_adds_it(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
-    with pytest.raises(TerminalError, match=r"has no column 'note'.*ALTER TABLE \"public\".\"orders\" ADD COLUMN \"note\" text, with the DEFAULT"):
+    with pytest.raises(
+        TerminalError, match=r"has no column 'note'.*ALTER TABLE \"public\".\"orders\" ADD COLUMN \"note\" text, with the DEFAULT"
+    ):
         target.apply(insert(ORDERS, b"1", b"a"))
     assert target.table("public", "orders") == []
     target.execute("ALTER TABLE orders ADD COLUMN note text")
