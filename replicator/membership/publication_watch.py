@@ -1,5 +1,7 @@
-"""The watch over a group's publication, its tables and their partitions: it compares them with the record, reports what others
-altered, and stores the new state in the record."""
+"""The watch over a group's publication, its tables and their partitions.
+
+It compares them with the record, reports what others altered, and stores the new state in the record.
+"""
 
 from __future__ import annotations
 

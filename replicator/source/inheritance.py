@@ -1,7 +1,7 @@
-"""Tables that inherit from others without being partitions: a query of the parent shows their rows, but the parent does not hold
-them.
+"""Tables that inherit from others without being partitions.
 
-A group copies and follows each of these tables separately. The chunks of a hypertable are such tables too.
+A query of the parent shows their rows, but the parent does not hold them. A group copies and follows each of these tables
+separately. The chunks of a hypertable are such tables too.
 """
 
 from __future__ import annotations

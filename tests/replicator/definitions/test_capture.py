@@ -27,7 +27,7 @@ from tests.replicator.definitions.conftest import on_both
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
-DIGEST = "85adea66344e2a07be52870271fe9c4f3b36abc0f64ff2d1455818d9e15889d2"
+DIGEST = "299c71e60af708cf10356bb7cddec951474410fb8fc122258f4bc38e702fd955"
 
 PATTERNS = [TablePattern.parse("public.*"), TablePattern.parse("sales.order_*")]
 
