@@ -222,7 +222,7 @@ def test_a_group_that_only_streams_follows_what_is_made_in_a_published_schema_an
         source.execute("ALTER PUBLICATION chosen ADD TABLE added; INSERT INTO added VALUES (11, 'a')")
         source.execute("ALTER TABLE s1.leaves SET SCHEMA s2; INSERT INTO t VALUES (11, 'a')")
         for table in ("s1.moved", "public.added"):
-            process.wait_for_log(f"is missing at the targets  table={table}")
+            process.wait_for_log(f"are missing at the targets  table={table}")
         process.wait_for_log("somebody took it out of the publication")
         group.restart()
         source.execute("INSERT INTO s1.born VALUES (2, 'b'); INSERT INTO s1.moved VALUES (12, 'b')")
