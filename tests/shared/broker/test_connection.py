@@ -78,8 +78,10 @@ async def test_a_connection_that_is_closed_while_it_reconnects_leaves_nothing_th
 ) -> None:
     """Whatever it does at that moment, and whoever answers there: see above."""
     trying = asyncio.Event()
+    transports: list[_Transport] = []
 
     async def watched(self: _Transport, *given: Any, **more: Any) -> None:
+        transports.append(self)
         trying.set()
         await connect_transport(self, *given, **more)
 
@@ -91,12 +93,18 @@ async def test_a_connection_that_is_closed_while_it_reconnects_leaves_nothing_th
         async with contextlib.AsyncExitStack() as listening:
             if answers is not None:
                 await listening.enter_async_context(await asyncio.start_server(answering(answers), HOST, server.port))
-            for turns, client in enumerate(clients):
+            turns, closing = 0, dict[Client, asyncio.Future[None]]()
+            while len(closing) < len(clients):
+                transports.clear()
                 trying.clear()
                 await asyncio.wait_for(trying.wait(), LONGEST_S)
                 for _ in range(turns):
                     await asyncio.sleep(0)
-                await disconnect(client)
+                for client in [each for each in clients if each._transport in transports and each not in closing]:
+                    closing[client] = asyncio.ensure_future(disconnect(client))
+                    await asyncio.sleep(0)
+                    turns += 1
+            await asyncio.gather(*closing.values())
     left = asyncio.all_tasks() - {asyncio.current_task()}
     await wait_on_loop(lambda: all(task.done() for task in left), what="the end of what was closed", deadline_s=20)
 
