@@ -6,7 +6,8 @@ the oldest transaction began that is open in the database: rows from there on ar
 
 - All sessions count, whatever they did so far: one that said BEGIN may still write, with its old ``now()``. The server takes a
   session from the list after its transaction can be seen, so what is not listed is in the snapshot.
-- A session shows its transaction a moment after it took the time; SLACK, counted from before the list is read, covers that.
+- SLACK is taken off. A session shows its transaction a moment after it took the time, and a column may hold the time without its
+  fraction: ``timestamptz(3)``, ``date_trunc('second', now())``.
 - Of a prepared transaction nobody knows when it began. While there is one the border stays where it was. So it does while a
   session hides what it does (``track_activities``).
 - A standby does not know the transactions of its primary, and other roles' are shown to ``pg_read_all_stats`` alone. Then, and
@@ -43,7 +44,7 @@ _MAY_MEASURE: LiteralString = """
 """
 
 _OLDEST: LiteralString = """
-    SELECT least(min(xact_start), statement_timestamp() - %(slack)s::interval)::text, statement_timestamp()::text,
+    SELECT (least(min(xact_start), statement_timestamp()) - %(slack)s::interval)::text, statement_timestamp()::text,
            count(*) FILTER (WHERE state = 'disabled')
       FROM pg_stat_activity
      WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'

@@ -140,8 +140,9 @@ def test_a_group_follows_the_regression_suite(
                 if name in listed and listed[name].outcome == NOT_RUN:
                     results.leave_out(name, listed[name].reason)
                     continue
+                began = time.monotonic()
                 refused = len(list(errors_of(files.run(name))))
-                results.add(name, group, f"{refused} statements refused by the source")
+                results.add(name, group, f"{refused} statements refused by the source in {time.monotonic() - began:.1f} s")
                 if group.stopped():
                     left_over |= group.contents.left_over()
                     group.renew()
@@ -170,15 +171,16 @@ class Results:
         self.differing: dict[str, tuple[str, frozenset[str]]] = {}
 
     def add(self, name: str, group: LiveGroup, more: str) -> None:
+        began = time.monotonic()
         count, differing = group.settle()
-        stopped = group.stopped()
+        settled_s, stopped = time.monotonic() - began, group.stopped()
         outcome = STOPS if stopped else DIFFERENT if differing else EQUAL
         self._outcomes[name] = outcome
         if outcome != EQUAL:
             tables = frozenset() if stopped else frozenset(".".join(table) for table in differing)
             self.differing[name] = (outcome, tables)
         how = f"; {stopped}" if stopped else "".join(f"; {'.'.join(table)}: {how}" for table, how in differing.items())
-        self._tell(name, f"{count} tables, {more}{how}")
+        self._tell(name, f"{count} tables {settled_s:.1f} s later, {more}{how}")
 
     def leave_out(self, name: str, reason: str) -> None:
         self._outcomes[name] = NOT_RUN
