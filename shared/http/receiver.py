@@ -249,6 +249,7 @@ class ReceiverConnection:
             self._socket = self._certificates.wrap_socket(plain, server_hostname=receiver.host)
         connection = http.client.HTTPConnection(receiver.host, receiver.port)
         connection.auto_open = 0
+        connection.response_class = _FinalAnswer
         connection.sock = _DeadlineSocket(self._socket)
         self._connection = connection
         return connection
@@ -287,6 +288,15 @@ class ReceiverConnection:
         default_port = 443 if self._receiver.is_tls else 80
         origin = self._receiver.origin.partition("//")[2]
         return {"Host": origin.removesuffix(f":{default_port}")}
+
+
+class _FinalAnswer(http.client.HTTPResponse):
+    """Passes over interim answers (RFC 9110 15.2), of which the standard library knows 100 alone. 101 is none: it ends HTTP."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        is_interim = 100 <= status < 200 and status != http.HTTPStatus.SWITCHING_PROTOCOLS
+        return version, http.HTTPStatus.CONTINUE if is_interim else status, reason
 
 
 class _DeadlineSocket:
