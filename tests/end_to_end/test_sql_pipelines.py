@@ -88,3 +88,25 @@ def test_runs_fill_a_table_with_a_key_and_keep_it_as_the_query_is(
     assert listed[0]["apply_s"] is not None
     primary_keys = "SELECT count(*) FROM pg_index WHERE indrelid = 'film_ratings'::regclass AND indisprimary"
     assert target_database.execute(primary_keys) == [(1,)]
+
+
+def test_a_run_that_waits_for_a_worker_ends_when_the_worker_has_failed(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    create_films(source_database)
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(PIPELINES.replace("NAME-OF-GROUP", group))
+    keys = configuration(group, source_database, target_database, nats_server, **{"pipelines-config": str(file)})
+    target_database.execute("CREATE TABLE film_ratings (other int PRIMARY KEY)")
+    with (
+        PgsluiceProcess("worker", "postgres", config=keys) as worker,
+        PgsluiceProcess("run", "film_ratings", "--wait", config=keys) as waiting,
+    ):
+        assert waiting.wait(RUN_DEADLINE_S) == 70, waiting.log()
+        assert worker.wait(RUN_DEADLINE_S) == 70
+        assert f"worker 'postgres' of group '{group}' has failed" in waiting.log()
+        assert "has no column 'id'" in waiting.log()
+        target_database.execute("DROP TABLE film_ratings")
+        worker.start()
+        run(keys, "run", "film_ratings", "--wait")
+    assert_same(source_database, target_database)
