@@ -82,8 +82,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 
 # The first ring needs no server, the second shows every promise once on real servers, the third is all that runs on one machine.
-# Two processes for each core: most tests wait for servers and JVMs.
-SPREAD := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# More processes than cores: most tests wait for servers and JVMs. Each has some 1.5 GB at its peak.
+SPREAD := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka and not postgres_suite
 ORDINARY := -m "$(APART)" $(SPREAD)
 
