@@ -37,10 +37,9 @@ class ClusterBrokers:
         self._judged_at = time.monotonic()
         return metadata
 
-    def judge(self) -> None:
-        """To be called again and again: they are asked now and then."""
-        if time.monotonic() - self._judged_at >= JUDGED_FOR_S:
-            self.metadata()
+    def judge(self) -> Any:
+        """Returns the metadata when they are asked, as they are now and then; else None. To be called again and again."""
+        return self.metadata() if time.monotonic() - self._judged_at >= JUDGED_FOR_S else None
 
     def _listed(self) -> Any:
         """The library asks for as long as it may, whatever it hears meanwhile: so it may for a moment only, again and again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -13,6 +13,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.kafka.cluster_brokers import ClusterBrokers
 from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, SETTINGS_UNSEEN, Complaints
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.topic_ends import Ends
 
 MADE_DEADLINE_S = 30.0
 LOOK_INTERVAL_S = 0.05
@@ -26,16 +27,31 @@ class ClusterTopics:
         self._complaints = Complaints()
         self._brokers = ClusterBrokers(kafka.cluster, self._complaints)
         self._seen: set[str] = set()
+        self._counts: dict[str, int] = {}
+        """Of partitions, by topic, as the cluster told them last."""
 
     def names(self) -> set[str]:
         """The topics there are. The brokers that the cluster tells of are judged as those of the settings were."""
-        found = set(self._brokers.metadata().topics)
-        self._seen |= found
-        return found
+        found = self._brokers.metadata().topics
+        self._note_counts(found)
+        self._seen |= found.keys()
+        return set(found)
 
     def judge_brokers(self) -> None:
         """To be called before each batch. Raises as ``names`` when a broker has come that must not be connected to."""
-        self._brokers.judge()
+        metadata = self._brokers.judge()
+        if metadata is not None:
+            self._note_counts(metadata.topics)
+
+    def _note_counts(self, found: Mapping[str, Any]) -> None:
+        self._counts = {name: len(topic.partitions) for name, topic in found.items()}
+
+    def ends(self, topics: Iterable[str]) -> dict[str, Ends]:
+        """Where each partition ends, whether transactions there are open or not, of ``topics``, which there are."""
+        counts = {topic: self._counts.get(topic) or self._partitions(topic) for topic in topics}
+        places = [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
+        found = self._offsets(dict.fromkeys(places, OffsetSpec.latest())) if places else {}
+        return {topic: tuple(found[topic, partition] for partition in range(count)) for topic, count in counts.items()}
 
     def make_sure(self, topic: str) -> None:
         """Makes the topic when it is missing, if that is asked for."""
@@ -98,22 +114,26 @@ class ClusterTopics:
         """Of the first record, and of the one that comes next, whether transactions there are open or not; when it is to be
         ``stable``, of the first one that an open transaction may take back. A topic that was just made is waited for."""
         committed = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        place = TopicPartition(topic, partition)
+        first, end = (self._offsets({place: which}, committed) for which in (OffsetSpec.earliest(), OffsetSpec.latest()))
+        return first[topic, partition], end[topic, partition]
+
+    def _offsets(
+        self, asked: Mapping[TopicPartition, OffsetSpec], committed: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[tuple[str, int], int]:
+        """By topic and partition. Partitions whose leaders are being chosen are waited for."""
         deadline = time.monotonic() + MADE_DEADLINE_S
         while True:
-            with self._complaints.translated(topic):
+            with self._complaints.translated(next(iter(asked)).topic):
                 try:
-                    first = self._offset(topic, partition, OffsetSpec.earliest(), committed)
-                    return first, self._offset(topic, partition, OffsetSpec.latest(), committed)
+                    futures = self._brokers.client.list_offsets(dict(asked), isolation_level=committed)
+                    return {
+                        (each.topic, each.partition): future.result(ANSWER_DEADLINE_S).offset for each, future in futures.items()
+                    }
                 except KafkaException as failure:
                     if failure.args[0].code() not in _SETTLING or time.monotonic() > deadline:
                         raise
             time.sleep(LOOK_INTERVAL_S)
-
-    def _offset(self, topic: str, partition: int, which: OffsetSpec, committed: IsolationLevel) -> int:
-        place = TopicPartition(topic, partition)
-        asked = self._brokers.client.list_offsets({place: which}, isolation_level=committed)
-        found: int = asked[place].result(ANSWER_DEADLINE_S).offset
-        return found
 
 
 _SETTLING = {

@@ -15,6 +15,7 @@ from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import PARTITION, PositionEntry, PositionTopic
 from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
+from pgsluice.worker.sinks.kafka.topic_ends import TopicEnds
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 
 
@@ -33,6 +34,7 @@ class TransactionalDelivery:
         """A transaction is."""
         self._began_at = 0.0
         """The newest one."""
+        self._ends = TopicEnds()
 
     def open(self) -> Applied:
         """Takes the worker over: the position that counts."""
@@ -41,7 +43,7 @@ class TransactionalDelivery:
         self._positions.ensure()
         self._new_producer()
         entry = self._positions.read()
-        applied = NOTHING_APPLIED if entry is None else entry.applied
+        applied = NOTHING_APPLIED if entry is None else self._reached(entry)
         self.store(applied)
         return applied
 
@@ -62,7 +64,11 @@ class TransactionalDelivery:
     def finish(self, applied: Applied) -> None:
         """Durable when it returns."""
         assert self._positions is not None, "open comes first"
-        entry = PositionEntry(self._worker, self._writer, applied)
+        assert self._topics is not None, "open comes first"
+        if self._current.touched:
+            self._current.settle()
+            self._ends = self._ends.after(self._topics.ends(self._current.touched))
+        entry = PositionEntry(self._worker, self._writer, applied, self._ends)
         self._current.send_one(self._positions.name, PARTITION, self._positions.key, entry.encode())
         self._current.commit()
         self._is_open = False
@@ -138,8 +144,16 @@ class TransactionalDelivery:
         assert self._positions is not None, "open comes first"
         entry = self._positions.read(passes_open=passes_open)
         if entry is not None and entry.writer == self._writer:
-            return entry.applied
+            return self._reached(entry)
         raise TerminalError(
             f"another process moved the position of worker '{self._worker}'",
             "give each worker of a group its own --name; the worker goes on from there when started again",
         )
+
+    def _reached(self, entry: PositionEntry) -> Applied:
+        """The position. Raises TerminalError when a topic has lost what it counts."""
+        assert self._topics is not None, "open comes first"
+        there = self._topics.names()
+        entry.ends.check(self._topics.ends(entry.ends.keys() & there), self._worker)
+        self._ends = entry.ends
+        return entry.applied

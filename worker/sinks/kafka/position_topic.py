@@ -1,9 +1,10 @@
 """Where the position is: a compacted topic, in whose only used partition each worker has a key.
 
-    orders/kafka    {"worker": "orders/kafka", "writer": "5f0c…", "applied": "[…]"}
+    orders/kafka    {"worker": "orders/kafka", "writer": "5f0c…", "applied": "[…]", "ends": {"public.orders": [700, 698]}}
 
-``writer`` names the process that wrote it. A record is of the transaction whose changes it speaks of, and the first one of a
-process says no more than that this process is the writer from now on.
+``writer`` names the process that wrote it, ``ends`` are ``TopicEnds``; earlier versions wrote none. A record is of the
+transaction whose changes it speaks of, and the first one of a process says no more than that this process is the writer from now
+on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pgsluice.shared.errors import Cause, TerminalError, TransientError, WireErr
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, Complaints, client_settings
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.topic_ends import TopicEnds
 from pgsluice.worker.sinks.sink import Applied
 
 PARTITION = 0
@@ -34,17 +36,20 @@ class PositionEntry:
     worker: str
     writer: str
     applied: Applied
+    ends: TopicEnds
 
     def encode(self) -> bytes:
-        return orjson.dumps({"worker": self.worker, "writer": self.writer, "applied": self.applied.encode()})
+        content = {"worker": self.worker, "writer": self.writer, "applied": self.applied.encode(), "ends": self.ends.encode()}
+        return orjson.dumps(content)
 
     @classmethod
     def decode(cls, text: bytes) -> PositionEntry:
         """Raises WireError."""
         try:
             content = orjson.loads(text)
-            return cls(content["worker"], content["writer"], Applied.decode(content["applied"]))
-        except (KeyError, TypeError, ValueError) as error:
+            ends = TopicEnds.decode(content.get("ends", {}))
+            return cls(content["worker"], content["writer"], Applied.decode(content["applied"]), ends)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"a position in Kafka is malformed ({type(error).__name__})") from None
 
 

@@ -36,6 +36,8 @@ class RecordProducer:
         self._complaints = Complaints()
         self._topics = topics
         self._known: set[str] = set()
+        self.touched: set[str] = set()
+        """Topics that records were handed over for since ``begin``."""
         self._failures = _Failures(self._complaints)
         delivery_s = min(DELIVERY_DEADLINE_S, kafka.transaction_timeout_s)
         record_bytes = kafka.max_record_bytes
@@ -74,6 +76,7 @@ class RecordProducer:
 
     def begin(self) -> None:
         self._failures.first = None
+        self.touched.clear()
         with self._complaints.translated():
             self._producer.begin_transaction()
 
@@ -83,6 +86,7 @@ class RecordProducer:
         for group, ordinal, key, value in decode_records(body):
             count += 1
             topic = group.topic
+            self.touched.add(topic)
             if topic not in known:
                 self._topics.make_sure(topic)
                 known.add(topic)

@@ -1,0 +1,132 @@
+"""Topics that have forgotten records which the position counts as delivered: the worker notices it before it goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from pgsluice.shared.errors import TerminalError
+from pgsluice.worker.sinks.kafka import topic_ends
+from pgsluice.worker.sinks.kafka.topic_ends import TopicEnds
+from tests.changes_builder import message, update
+from tests.servers.kafka import RealKafka
+from tests.waiting import wait_until
+from tests.worker.sinks.batch import Batch, apply
+from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader
+from tests.worker.sinks.tried_batches import ACCOUNTS
+
+pytestmark = pytest.mark.kafka
+
+ANSWER_S = 60.0
+
+
+def changes(sequence: int, count: int) -> Batch:
+    return [[message(sequence, *(update(ACCOUNTS, b"%d" % n, b"%d" % sequence) for n in range(count)))]]
+
+
+def apply_in_new_process(destination: KafkaDestination, sequence: int, count: int = 100) -> None:
+    sink = destination.new_sink()
+    try:
+        sink.open()
+        apply(sink, changes(sequence, count))
+    finally:
+        sink.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[RealKafka]:
+    """One whose data a test may exchange."""
+    with RealKafka() as broker:
+        yield broker
+
+
+def logs_of(broker: RealKafka, topic: str) -> list[Path]:
+    return sorted(path for path in (broker.directory / "data").iterdir() if path.name.rpartition("-")[0] == topic)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_partition_that_was_put_back_to_an_earlier_state_stops_the_worker(
+    broker: RealKafka, group: str, tmp_path: Path, partition: int
+) -> None:
+    destination = KafkaDestination(broker, group, partitions=2)
+    apply_in_new_process(destination, 1)
+    broker.stop()
+    log = logs_of(broker, destination.reader("accounts").topic)[partition]
+    shutil.copytree(log, tmp_path / "older")
+    broker.start()
+    apply_in_new_process(destination, 2)
+    broker.stop()
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "older", log)
+    broker.start()
+    with pytest.raises(TerminalError, match=rf"partition {partition} of topic \S+accounts ends at offset .* has lost records"):
+        apply_in_new_process(destination, 3)
+    assert 3 not in {sequence_of(value) for value in destination.reader("accounts").values()}
+
+
+def sequence_of(value: dict[str, Any]) -> int:
+    return int(value["after"]["note"])
+
+
+def test_a_topic_that_was_deleted_or_made_again_stops_the_worker(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group)
+    apply_in_new_process(destination, 1)
+    topic, admin = destination.reader("accounts").topic, AdminClient({"bootstrap.servers": real_kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(ANSWER_S)
+    wait_until(lambda: topic not in admin.list_topics(timeout=ANSWER_S).topics, what="the end of the topic")
+    for _ in range(2):
+        with pytest.raises(TerminalError, match="made again, or put back"):
+            apply_in_new_process(destination, 2)
+    assert TopicReader(real_kafka, topic).records() == []
+
+
+def test_records_that_went_as_retention_says_stop_nobody(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group)
+    apply_in_new_process(destination, 1)
+    topic, admin = destination.reader("accounts").topic, AdminClient({"bootstrap.servers": real_kafka.bootstrap})
+    place = TopicPartition(topic, 0, 50)
+    admin.delete_records([place])[place].result(ANSWER_S)
+    apply_in_new_process(destination, 2)
+    assert {sequence_of(value) for value in destination.reader("accounts").values()} == {1, 2}
+
+
+def test_partitions_that_were_added_are_told_of_with_the_place(
+    real_kafka: RealKafka, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    destination = KafkaDestination(real_kafka, group)
+    apply_in_new_process(destination, 1)
+    topic, admin = destination.reader("accounts").topic, AdminClient({"bootstrap.servers": real_kafka.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(ANSWER_S)
+    wait_until(lambda: len(admin.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions) == 3, what="three partitions")
+    assert "more partitions" not in caplog.text
+    apply_in_new_process(destination, 2)
+    apply_in_new_process(destination, 3)
+    assert caplog.text.count("a topic has more partitions than before") == 1
+
+
+def test_a_position_of_an_earlier_version_counts(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group)
+    apply_in_new_process(destination, 1)
+    positions = TopicReader(real_kafka, f"{group}-positions")
+    newest = positions.records()[-1]
+    assert newest.value is not None
+    content = orjson.loads(newest.value)
+    assert list(content.pop("ends")) == [destination.reader("accounts").topic]
+    earlier = Producer({"bootstrap.servers": real_kafka.bootstrap})
+    earlier.produce(positions.topic, orjson.dumps(content), newest.key, 0)
+    assert earlier.flush(ANSWER_S) == 0
+    apply_in_new_process(destination, 2)
+    assert [sequence_of(value) for value in destination.reader("accounts").values()] == [1] * 100 + [2] * 100
+
+
+def test_a_position_holds_the_topics_that_were_written_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_ends, "MOST_BYTES", 3 * 13 + 5)
+    ends = TopicEnds({"a": (1,), "b": (2,), "c": (3,)})
+    assert list(ends.after({"a": (4,), "d": (5,)}).encode().items()) == [("c", (3,)), ("a", (4,)), ("d", (5,))]
