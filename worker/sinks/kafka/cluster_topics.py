@@ -17,6 +17,7 @@ from pgsluice.worker.sinks.kafka.topic_ends import Ends
 
 MADE_DEADLINE_S = 30.0
 LOOK_INTERVAL_S = 0.05
+LARGEST_BATCH_BYTES = 512 * 1024
 
 
 class ClusterTopics:
@@ -27,6 +28,8 @@ class ClusterTopics:
         self._complaints = Complaints()
         self._brokers = ClusterBrokers(kafka.cluster, self._complaints)
         self._seen: set[str] = set()
+        self.batch_bytes = LARGEST_BATCH_BYTES
+        """The most records at a time that all topics are known to take, in bytes."""
         self._counts: dict[str, int] = {}
         """Of partitions, by topic, as the cluster told them last."""
 
@@ -87,7 +90,9 @@ class ClusterTopics:
             time.sleep(LOOK_INTERVAL_S)
 
     def make(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Returns when the topic can be used. One that is there by now is as good."""
+        """Returns when the topic can be used. One that is there by now is as good. Raises as the class says, when the name
+        collides with that of another one, too."""
+        check_collisions([topic], self.names())
         copies = self._kafka.replication_factor or -1
         future = self._brokers.client.create_topics([NewTopic(topic, partitions or -1, copies, config=dict(config))])[topic]
         with self._complaints.translated(topic):
@@ -134,6 +139,31 @@ class ClusterTopics:
                     if failure.args[0].code() not in _SETTLING or time.monotonic() > deadline:
                         raise
             time.sleep(LOOK_INTERVAL_S)
+
+
+def collisions(wanted: Iterable[str], there: Iterable[str]) -> list[tuple[str, str]]:
+    """Topics of which Kafka takes only one: a full stop and an underscore count as the same in their names, for its metrics'
+    sake. Each pair is of one that is ``wanted`` and of another that is, or is ``there``."""
+    by_name: dict[str, str] = {}
+    found = []
+    for topic in [*there, *wanted]:
+        other = by_name.setdefault(topic.replace(".", "_"), topic)
+        if other != topic:
+            found.append((topic, other))
+    return found
+
+
+def collision_error(topic: str, other: str) -> TerminalError:
+    return TerminalError(
+        f"topic {topic} collides with topic {other}: Kafka takes no two names that differ in '.' and '_' only",
+        "give a kafka-topic without full stops, like {schema}-{table}",
+    )
+
+
+def check_collisions(wanted: Iterable[str], there: Iterable[str]) -> None:
+    """Raises TerminalError for the first one."""
+    for topic, other in collisions(wanted, there):
+        raise collision_error(topic, other)
 
 
 _SETTLING = {

@@ -83,7 +83,8 @@ class TransactionalDelivery:
             raise
 
     def give_up(self, error: BaseException) -> None:
-        """What the transaction holds is never to be seen. Raises TerminalError when another process has taken over."""
+        """What the transaction holds is never to be seen. Raises TerminalError when another process has taken over, or a topic
+        has lost records: as one that was deleted."""
         producer, is_open = self._producer, self._is_open
         self._is_open = False
         if producer is None:
@@ -94,6 +95,8 @@ class TransactionalDelivery:
             if producer.is_fatal and isinstance(error, Exception):
                 self._check_writer()
                 self._check_duration()
+        if isinstance(error, TerminalError):
+            self._check_ends(self._ends)
 
     def close(self) -> None:
         if self._producer is not None and self._is_open:
@@ -152,8 +155,10 @@ class TransactionalDelivery:
 
     def _reached(self, entry: PositionEntry) -> Applied:
         """The position. Raises TerminalError when a topic has lost what it counts."""
-        assert self._topics is not None, "open comes first"
-        there = self._topics.names()
-        entry.ends.check(self._topics.ends(entry.ends.keys() & there), self._worker)
+        self._check_ends(entry.ends)
         self._ends = entry.ends
         return entry.applied
+
+    def _check_ends(self, ends: TopicEnds) -> None:
+        assert self._topics is not None, "open comes first"
+        ends.check(self._topics.ends(ends.keys() & self._topics.names()), self._worker)

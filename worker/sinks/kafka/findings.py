@@ -7,7 +7,7 @@ from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.kafka.kafka_settings import NO_SASL
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
 from pgsluice.worker.sinks.incoming import Incoming
-from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
+from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics, collision_error, collisions
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import check_compacted
 from pgsluice.worker.sinks.kafka.topic_pattern import TopicPattern
@@ -40,6 +40,8 @@ def _look_at_topics(
             check_compacted(topics, settings.position_topic)
     pattern = TopicPattern.parse(settings.topic)
     wanted = sorted({pattern.topic(table.schema, table.name) for table in incoming.tables or ()})
+    for topic, other in collisions(wanted, names):
+        found.take([Finding.of(collision_error(topic, other), "kafka-topic-collision", Subject.SINK)])
     missing = [topic for topic in wanted if topic not in names]
     if missing and not settings.create_topics:
         listed = ", ".join(missing[:MOST_NAMED]) + (", …" if len(missing) > MOST_NAMED else "")

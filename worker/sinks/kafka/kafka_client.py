@@ -110,8 +110,8 @@ def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
         return TerminalError(f"there is no {named} in Kafka", "make it, or write kafka-create-topics: true")
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return TerminalError(
-            f"Kafka takes no records as large as kafka-max-record-bytes allows ({named})",
-            "raise max.message.bytes of the topic, or lower kafka-max-record-bytes",
+            f"{named} does not take a record as large as one of this batch",
+            "raise max.message.bytes of the topic; or lower kafka-max-record-bytes to it, and larger records become dead letters",
         )
     if code == KafkaError.INVALID_RECORD:
         return TerminalError(

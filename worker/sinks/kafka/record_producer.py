@@ -23,6 +23,9 @@ POSITION_HEADER = "pgsluice-position"
 DELIVERY_DEADLINE_S = 60.0
 ABORT_DEADLINE_S = 10.0
 QUEUE_KIB = 64 * 1024
+SMALLEST_BATCH_BYTES = 1024
+"""Of records that go to a broker together. A smaller limit is taken for one of records."""
+BATCH_SHRINKING = 4
 _ANY_PARTITION = -1
 _ORDERED_PARTITION = 0
 """Of records without a key, which would be spread over all otherwise."""
@@ -38,14 +41,15 @@ class RecordProducer:
         self._known: set[str] = set()
         self.touched: set[str] = set()
         """Topics that records were handed over for since ``begin``."""
-        self._failures = _Failures(self._complaints)
-        delivery_s = min(DELIVERY_DEADLINE_S, kafka.transaction_timeout_s)
         record_bytes = kafka.max_record_bytes
+        batch_bytes = min(record_bytes, topics.batch_bytes)
+        self._failures = _Failures(self._complaints, topics, batch_bytes)
+        delivery_s = min(DELIVERY_DEADLINE_S, kafka.transaction_timeout_s)
         settings = client_settings(kafka.cluster, self._complaints) | {
             "enable.idempotence": True,
             "message.timeout.ms": int(delivery_s * 1000),
             "message.max.bytes": record_bytes,
-            "batch.size": min(record_bytes, 512 * 1024),
+            "batch.size": batch_bytes,
             "queue.buffering.max.kbytes": max(QUEUE_KIB, 4 * record_bytes // 1024),
             "queue.buffering.max.messages": 500_000,
             "compression.type": kafka.compression,
@@ -188,10 +192,22 @@ _CONSEQUENCES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 class _Failures:
     """The first record that was not delivered. It does not know the producer, which so ends when nobody holds it any more."""
 
-    def __init__(self, complaints: Complaints) -> None:
+    def __init__(self, complaints: Complaints, topics: ClusterTopics, batch_bytes: int) -> None:
         self._complaints = complaints
+        self._topics = topics
+        self._batch_bytes = batch_bytes
         self.first: PgsluiceError | None = None
 
     def note(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self.first is None and error.code() not in _CONSEQUENCES:
-            self.first = self._complaints.of(error, message.topic() or "")
+        if error is None or self.first is not None or error.code() in _CONSEQUENCES:
+            return
+        topic = message.topic() or ""
+        self.first = self._complaints.of(error, topic)
+        is_of_batch = len(message.value() or b"") < self._batch_bytes and self._batch_bytes > SMALLEST_BATCH_BYTES
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and is_of_batch:
+            self._topics.batch_bytes = max(SMALLEST_BATCH_BYTES, self._batch_bytes // BATCH_SHRINKING)
+            self.first = TransientError(
+                f"topic {topic} takes no {self._batch_bytes} bytes of records at a time",
+                f"they go in batches of {self._topics.batch_bytes} bytes; a higher max.message.bytes makes that faster",
+                Cause.TARGET,
+            )

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.shared.errors import TransientError
 from pgsluice.shared.kafka.kafka_settings import KafkaSettings
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
+from tests.worker.sinks.batch import Batch, apply
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import NO_NATS, worker_settings
 
@@ -156,3 +159,12 @@ class KafkaDestination:
     def reader(self, table: str) -> TopicReader:
         """Of a table in the schema public."""
         return TopicReader(self.broker, f"{self.group}.public.{table}")
+
+
+def apply_patiently(sink: KafkaSink, changes: Batch) -> None:
+    """As the worker does: a batch that may be applied later is applied again, until it is or cannot be."""
+    for _ in range(10):
+        with suppress(TransientError):
+            apply(sink, changes)
+            return
+    pytest.fail("the batch was put off ten times")

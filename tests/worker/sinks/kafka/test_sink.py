@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN, Incoming
@@ -15,7 +17,7 @@ from pgsluice.worker.sinks.kafka.findings import find
 from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers.kafka import RealKafka
 from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied
-from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader
+from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader, apply_patiently
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
@@ -109,7 +111,7 @@ def test_what_the_topic_does_not_take_is_told_and_nothing_is_left(real_kafka: Re
     sink = destination.new_sink()
     sink.open()
     apply(sink, batch([1]))
-    with pytest.raises(TerminalError, match="takes no records as large"):
+    with pytest.raises(TerminalError, match="does not take a record as large"):
         apply(sink, batch([2], note=b"x" * 1_500_000))
     assert apply(sink, batch([2])) == position(2)
     sink.close()
@@ -158,6 +160,50 @@ def test_a_check_tells_of_topics_and_access(real_kafka: RealKafka, group: str) -
     assert "kafka-record-size" in {each.check for each in find(worker, large, incoming)}
     stranger = replace(settings, cluster=replace(settings.cluster, allow_hosts=("10.0.0.1",)))
     assert "kafka-brokers" in {each.check for each in find(worker, stranger, NOTHING_KNOWN)}
+
+
+def test_batches_become_as_small_as_a_topic_takes(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group)
+    admin = AdminClient({"bootstrap.servers": real_kafka.bootstrap})
+    topic = destination.reader("accounts").topic
+    new = NewTopic(topic, 1, 1, config={"max.message.bytes": "5000"})
+    admin.create_topics([new])[topic].result(60)
+    changes = [insert(ACCOUNTS, b"%d" % n, os.urandom(200).hex().encode()) for n in range(300)]
+    sink = destination.new_sink()
+    sink.open()
+    apply_patiently(sink, [[message(1, *changes)]])
+    assert len(destination.reader("accounts").records()) == 300
+    with pytest.raises(TerminalError, match=rf"topic {topic} does not take a record as large"):
+        apply_patiently(sink, [[message(2, insert(ACCOUNTS, b"0", os.urandom(3000).hex().encode()))]])
+    sink.close()
+
+
+def test_names_that_are_one_to_kafka_are_found_and_refused_with_a_pattern_that_keeps_them_apart(
+    real_kafka: RealKafka, group: str
+) -> None:
+    schema = group.replace("-", "_")
+    one, other = table(f"{schema}_eu.orders", "id bigint"), table(f"{schema}.eu_orders", "id bigint")
+
+    def collisions(destination: KafkaDestination) -> list[str]:
+        found = find(worker_settings(group), destination.settings(), Incoming(tables=[one, other]))
+        return [each.fact for each in found if each.check == "kafka-topic-collision"]
+
+    alike = KafkaDestination(real_kafka, group, topic="{schema}.{table}")
+    apart = KafkaDestination(real_kafka, group, topic="{schema}-{table}")
+    [fact] = collisions(alike)
+    assert fact.startswith(f"topic {schema}_eu.orders collides with topic {schema}.eu_orders: ")
+    assert collisions(apart) == []
+    sink = alike.new_sink()
+    sink.open()
+    apply(sink, [[message(1, insert(one, b"1"))]])
+    with pytest.raises(TerminalError, match=r"collides with topic .* like \{schema\}-\{table\}"):
+        apply(sink, [[message(2, insert(other, b"1"))]])
+    sink.close()
+    assert len(collisions(alike)) == 1
+    sink = apart.new_sink()
+    sink.open()
+    apply(sink, [[message(2, insert(other, b"1"))], [message(3, insert(one, b"2"))]])
+    sink.close()
 
 
 def test_a_topic_that_forgets_positions_is_refused(real_kafka: RealKafka, group: str) -> None:

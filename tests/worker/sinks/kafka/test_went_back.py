@@ -19,7 +19,7 @@ from tests.changes_builder import message, update
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import Batch, apply
-from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader
+from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader, apply_patiently
 from tests.worker.sinks.tried_batches import ACCOUNTS
 
 pytestmark = pytest.mark.kafka
@@ -85,6 +85,19 @@ def test_a_topic_that_was_deleted_or_made_again_stops_the_worker(real_kafka: Rea
         with pytest.raises(TerminalError, match="made again, or put back"):
             apply_in_new_process(destination, 2)
     assert TopicReader(real_kafka, topic).records() == []
+
+
+def test_a_topic_that_is_deleted_under_the_worker_stops_it(real_kafka: RealKafka, group: str) -> None:
+    destination = KafkaDestination(real_kafka, group, transaction_timeout_s=10.0)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, changes(1, 100))
+    topic, admin = destination.reader("accounts").topic, AdminClient({"bootstrap.servers": real_kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(ANSWER_S)
+    wait_until(lambda: topic not in admin.list_topics(timeout=ANSWER_S).topics, what="the end of the topic")
+    with pytest.raises(TerminalError, match="made again, or put back"):
+        apply_patiently(sink, changes(2, 100))
+    sink.close()
 
 
 def test_records_that_went_as_retention_says_stop_nobody(real_kafka: RealKafka, group: str) -> None:
