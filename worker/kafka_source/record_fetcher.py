@@ -20,7 +20,7 @@ from pgsluice.shared.errors import Cause, HistoryError, PgsluiceError, Transient
 from pgsluice.shared.kafka.kafka_settings import KafkaSettings
 from pgsluice.shared.wire.kafka_range import KafkaRange
 from pgsluice.worker.kafka_source.topic_ends import error_of
-from pgsluice.worker.sinks.kafka.kafka_client import Complaints, client_settings
+from pgsluice.worker.sinks.kafka.kafka_client import WITHOUT_GROUP, Complaints, client_settings
 
 READ_DEADLINE_S = 60.0
 """How long nothing may come."""
@@ -80,6 +80,11 @@ class _Assigned:
     def is_at_end(self) -> bool:
         """Nothing behind ``place`` was read ahead."""
         return not self.events or self.events[0].error() is not None
+
+
+def _is_of_partition(event: Message) -> bool:
+    error = event.error()
+    return error is None or error.code() != WITHOUT_GROUP
 
 
 class _StoppedError(Exception):
@@ -206,7 +211,7 @@ class RecordFetcher:
         event = self._consumer.poll(timeout_s)
         if event is None:
             return False
-        assigned.events += (event, *self._consumer.consume(AT_ONCE, 0))
+        assigned.events += filter(_is_of_partition, (event, *self._consumer.consume(AT_ONCE, 0)))
         assigned.arrived_at = time.monotonic()
         return True
 

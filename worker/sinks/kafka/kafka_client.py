@@ -28,6 +28,9 @@ _FORBIDDEN = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
+WITHOUT_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
+"""What a consumer hears that joins no group: the library asks for the coordinator of its ``group.id`` all the same, and reads on
+without one."""
 _UNAUTHENTICATED = {
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,

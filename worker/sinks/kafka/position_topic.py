@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError, WireError
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
-from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, Complaints, client_settings
+from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, WITHOUT_GROUP, Complaints, client_settings
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.topic_ends import TopicEnds
 from pgsluice.worker.sinks.sink import Applied
@@ -130,9 +130,9 @@ class PositionTopic:
             error = record.error()
             if error is None:
                 found = record.value() if record.key() == self._key and record.value() else found
-            elif error.code() != KafkaError._PARTITION_EOF:
+            elif error.code() not in (KafkaError._PARTITION_EOF, WITHOUT_GROUP):
                 raise KafkaException(error)
-            elif record.offset() >= end:
+            elif error.code() == KafkaError._PARTITION_EOF and record.offset() >= end:
                 return found
         raise self._complaints.cause() or TransientError(
             f"topic {self.name} cannot be read to its end", "another worker's transaction may be open there", Cause.TARGET
