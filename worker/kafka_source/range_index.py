@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -32,7 +32,7 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, POSTGRES_EPOCH, Anchor, Position
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.kafka_source.record_sizes import RecordSizes
-from pgsluice.worker.kafka_source.topic_ends import SourceTopics, check_goes_on, check_same_topic
+from pgsluice.worker.kafka_source.topic_ends import SourceTopics, check_goes_on, check_same_topic, missing_error
 from pgsluice.worker.positions.target import CURRENT
 from pgsluice.worker.sinks.kafka.broker_access import check_cluster
 from pgsluice.worker.stopping import Retrying, Stopping
@@ -104,6 +104,8 @@ class RangeIndex:
         self._cluster = ""
         self._end: IndexEnd | None = None
         self._begun: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._awaited: Sequence[str] = ()
+        """Topics that were not there at the newest look."""
         self.is_behind = False
         """Whether the newest look left something for the next."""
 
@@ -114,7 +116,7 @@ class RangeIndex:
         self._topics = SourceTopics(self._kafka.cluster)
         self._sizes = RecordSizes(self._kafka.cluster)
         self._cluster = self._topics.cluster_id()
-        for topic in self._kafka.topics:
+        for topic in self._topics.described(self._kafka.topics):
             self._topics.check_keeps_all(topic)
         self._loop.run(self._make(worker, settings))
         self.advance()
@@ -191,9 +193,12 @@ class RangeIndex:
         """In order, each with what is indexed when it is, too, and with its bytes."""
         assert self._topics is not None
         ends = dict(known)
-        for topic, found in self._topics.described(self._kafka.topics).items():
+        described = self._topics.described(self._kafka.topics)
+        self._check_missing([topic for topic in self._kafka.topics if topic not in described], known)
+        for topic, found in described.items():
             topic_id, partitions = found
             if topic not in ends:
+                self._topics.check_keeps_all(topic)
                 ends[topic] = TopicEnds(topic_id, self._first_offsets(topic, topic_id, partitions))
             check_same_topic(topic, ends[topic], found)
             stable = self._topics.stable_offsets(topic, partitions)
@@ -206,6 +211,15 @@ class RangeIndex:
                     offsets = ends[topic].offsets
                     ends[topic] = replace(ends[topic], offsets=(*offsets[:partition], at.end, *offsets[partition + 1 :]))
                     yield at, dict(ends), measured.size
+
+    def _check_missing(self, missing: Sequence[str], known: Collection[str]) -> None:
+        """A topic of which nothing was read may come with the first row of its table. Raises TerminalError for another one."""
+        for topic in missing:
+            if topic in known:
+                raise missing_error(topic)
+        if missing and missing != self._awaited:
+            log.info("topics are not there yet; they are read from the first record on when they come", topics=",".join(missing))
+        self._awaited = missing
 
     def _first_offsets(self, topic: str, topic_id: str, partitions: int) -> tuple[int, ...]:
         """Those at the first look at a topic of which nothing is indexed: what it loses from then on is missed."""

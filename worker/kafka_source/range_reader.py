@@ -57,7 +57,7 @@ class RangeReader:
         described = self._described.get(at.topic)
         if described is None or described.asked_at <= arrived_at:
             now = time.monotonic()
-            described = self._described[at.topic] = _Described(now, self._topics.described([at.topic])[at.topic])
+            described = self._described[at.topic] = _Described(now, self._topics.describe(at.topic))
         check_same_topic(at.topic, TopicEnds(at.topic_id, entry.ends[at.topic].offsets), described.found)
 
 

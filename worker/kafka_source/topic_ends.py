@@ -29,15 +29,23 @@ class SourceTopics:
         return str(self._brokers.metadata().cluster_id)
 
     def described(self, topics: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """Their ids and numbers of partitions. Raises TerminalError when one is not there, or a broker has come that must not be
+        """The ids and numbers of partitions of those that are there. Raises TerminalError when a broker has come that must not be
         connected to."""
         self._brokers.judge()
         found: dict[str, tuple[str, int]] = {}
         for topic, future in self._brokers.client.describe_topics(TopicCollection(list(topics))).items():
             with _named(self._complaints, topic):
-                about = future.result(ANSWER_DEADLINE_S)
-            found[topic] = str(about.topic_id), len(about.partitions)
+                about = _description(future)
+            if about is not None:
+                found[topic] = str(about.topic_id), len(about.partitions)
         return found
+
+    def describe(self, topic: str) -> tuple[str, int]:
+        """As ``described``. Raises TerminalError when the topic is not there."""
+        found = self.described([topic])
+        if topic not in found:
+            raise missing_error(topic)
+        return found[topic]
 
     def first_offsets(self, topic: str, partitions: int) -> tuple[int, ...]:
         return self._offsets(topic, partitions, OffsetSpec.earliest())
@@ -69,6 +77,16 @@ class SourceTopics:
             return tuple(asked[place].result(ANSWER_DEADLINE_S).offset for place in wanted)
 
 
+def _description(future: Any) -> Any:
+    """What it brings; None when there is no such topic."""
+    try:
+        return future.result(ANSWER_DEADLINE_S)
+    except KafkaException as failure:
+        if failure.args[0].code() in UNKNOWN_TOPIC:
+            return None
+        raise
+
+
 @contextmanager
 def _named(complaints: Complaints, topic: str) -> Iterator[None]:
     """Errors of the client about a topic that is read, as our own."""
@@ -80,12 +98,14 @@ def _named(complaints: Complaints, topic: str) -> Iterator[None]:
 
 
 def error_of(complaints: Complaints, error: KafkaError, topic: str) -> PgsluiceError:
-    if error.code() in UNKNOWN_TOPIC:
-        return TerminalError(
-            f"there is no topic {topic} in Kafka",
-            f"check source-topics; if it was removed, what was not applied is lost: {_BEGIN_ANEW}",
-        )
-    return complaints.of(error, topic)
+    return missing_error(topic) if error.code() in UNKNOWN_TOPIC else complaints.of(error, topic)
+
+
+def missing_error(topic: str) -> TerminalError:
+    """For a topic that was there."""
+    return TerminalError(
+        f"there is no topic {topic} in Kafka", f"it was removed, and what was not applied of it is lost: {_BEGIN_ANEW}"
+    )
 
 
 def check_same_topic(topic: str, known: TopicEnds, found: tuple[str, int]) -> None:

@@ -74,3 +74,16 @@ def test_a_group_that_begins_when_the_oldest_records_are_gone_says_so(topic: Wri
     begun = topic.run(group=f"{topic.keys['group']}-2")
     assert (begun.code, ids_of(begun.stdout)) == (0, [2])
     assert "a topic has lost its oldest records" in begun.log
+
+
+def test_a_topic_that_comes_with_the_first_row_of_its_table_is_waited_for(
+    real_kafka: RealKafka, nats_server: NatsServer, group: str
+) -> None:
+    later = WrittenTopic(real_kafka, nats_server, group)
+    with PgsluiceProcess("worker", "stdout", config=later.keys) as worker:
+        worker.wait_for_log("topics are not there yet")
+        later.add(1)
+        wait_until(lambda: ids_of(worker.stdout()) == [1], deadline_s=120, what="the first record")
+        later.remove()
+        assert worker.wait(120) == CANNOT_SUCCEED, worker.log()
+        assert f"there is no topic {later.name} in Kafka" in worker.log()

@@ -28,14 +28,14 @@ class WrittenTopic:
     def __init__(self, broker: RealKafka, nats: NatsServer, group: str, target: Database | None = None, **more: Any) -> None:
         self._destination = KafkaDestination(broker, group, format="pgsluice")
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        self._written = 0
+        self._written = self._lives = 0
         self.name = f"{group}.public.accounts"
         self.keys = second_hop(group, ["public.accounts"], target, nats, broker, **more)
 
     def write(self, *changes: AnyChange) -> None:
         """One source transaction."""
         self._written += 1
-        sink = self._destination.new_sink()
+        sink = self._destination.new_sink(f"sink-{self._lives}")
         try:
             sink.open()
             apply_batch(sink, [[message(self._written, *changes)]])
@@ -58,6 +58,7 @@ class WrittenTopic:
 
     def make_anew(self) -> None:
         self.remove()
+        self._lives += 1  # who wrote to the topic that is gone stops
         self._admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result(ANSWER_S)
         wait_until(self._is_there, what="the topic")
 
