@@ -13,7 +13,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.kafka.cluster_brokers import ClusterBrokers
 from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, SETTINGS_UNSEEN, Complaints
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
-from pgsluice.worker.sinks.kafka.topic_ends import Ends
+from pgsluice.worker.sinks.kafka.written_ends import Ends
 
 MADE_DEADLINE_S = 30.0
 LOOK_INTERVAL_S = 0.05

@@ -15,7 +15,7 @@ from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import PARTITION, PositionEntry, PositionTopic
 from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
-from pgsluice.worker.sinks.kafka.topic_ends import TopicEnds
+from pgsluice.worker.sinks.kafka.written_ends import TopicEnds
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 
 

@@ -19,7 +19,7 @@ from pgsluice.shared.errors import Cause, TerminalError, TransientError, WireErr
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, WITHOUT_GROUP, Complaints, client_settings
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
-from pgsluice.worker.sinks.kafka.topic_ends import TopicEnds
+from pgsluice.worker.sinks.kafka.written_ends import TopicEnds
 from pgsluice.worker.sinks.sink import Applied
 
 PARTITION = 0

@@ -13,8 +13,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.worker.sinks.kafka import topic_ends
-from pgsluice.worker.sinks.kafka.topic_ends import TopicEnds
+from pgsluice.worker.sinks.kafka import written_ends
+from pgsluice.worker.sinks.kafka.written_ends import TopicEnds
 from tests.changes_builder import message, update
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
@@ -140,6 +140,6 @@ def test_a_position_of_an_earlier_version_counts(real_kafka: RealKafka, group: s
 
 
 def test_a_position_holds_the_topics_that_were_written_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_ends, "MOST_BYTES", 3 * 13 + 5)
+    monkeypatch.setattr(written_ends, "MOST_BYTES", 3 * 13 + 5)
     ends = TopicEnds({"a": (1,), "b": (2,), "c": (3,)})
     assert list(ends.after({"a": (4,), "d": (5,)}).encode().items()) == [("c", (3,)), ("a", (4,)), ("d", (5,))]
