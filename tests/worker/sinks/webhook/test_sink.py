@@ -17,7 +17,7 @@ from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Lane, Receipt
-from pgsluice.worker.sinks.webhook.deliveries import MOST_REFUSALS
+from pgsluice.worker.sinks.webhook.deliveries import FEW_REFUSALS, MOST_REFUSALS
 from tests.changes_builder import (
     Change,
     Truncate,
@@ -274,12 +274,50 @@ def test_tables_that_catch_up_are_sent_although_later_messages_were(receiver: Ht
     ]
 
 
-def test_a_receiver_that_refuses_everything_is_not_asked_about_everything(receiver: HttpServer, open_sink: NewSink) -> None:
-    receiver.answer = lambda request: Answer(401)
-    rows = [message(1, *(insert(ROWS, b"%d" % n, b"n") for n in range(1000)))]
+@pytest.mark.parametrize(("status", "most"), [(401, FEW_REFUSALS), (404, FEW_REFUSALS), (422, MOST_REFUSALS)])
+@pytest.mark.parametrize("form", ["array", "single"])
+def test_a_receiver_that_refuses_everything_is_waited_for(
+    form: str, status: int, most: int, receiver: HttpServer, open_sink: NewSink
+) -> None:
+    """As while another version of it is installed. It is not asked about everything."""
+    sink = open_sink(format=form, connections=2)
+    receiver.answer = lambda request: Answer(status)
+    rows = [message(1, *(insert(ROWS, b"%d" % n, b"%d" % n) for n in range(500)))]
+    for _ in range(2):
+        with pytest.raises(TransientError, match=f"refuses everything that is sent, with status {status}"):
+            apply(sink, [rows])
+    assert len(receiver.requests) <= 2 * (4 * most + 20)
+    receiver.answer = lambda request: Answer()
+    assert apply(sink, [rows]).sequence == 1
+    assert sorted(each["after"]["id"] for each in receiver.objects()) == list(range(500))
+
+
+def test_a_receiver_that_goes_away_within_a_batch_is_waited_for(receiver: HttpServer, open_sink: NewSink) -> None:
+    sink = open_sink(format="single", connections=1)
+    rows = [message(1, *(insert(ROWS, b"%d" % n, b"%d" % n) for n in range(100)))]
+    receiver.answer = lambda request: Answer(404 if len(receiver.requests) > 40 else 200)
+    with pytest.raises(TransientError, match="refuses everything that is sent, with status 404"):
+        apply(sink, [rows])
+    receiver.answer = lambda request: Answer()
+    apply(sink, [rows])
+    assert [each["after"]["id"] for each in receiver.objects()] == list(range(100))
+
+
+@pytest.mark.parametrize("status", [404, 422])
+def test_rows_that_are_refused_among_others_are_dead_letters_whatever_the_status(
+    status: int, receiver: HttpServer, open_sink: NewSink
+) -> None:
+    receiver.answer = lambda request: Answer(status if b'"note":"7' in request.body else 200)
+    rows = [message(1, *(insert(ROWS, b"%d" % n, b"%d" % n) for n in range(90)))]
     with pytest.raises(RejectedChanges) as raised:
-        apply(open_sink(format="single", connections=2), [rows])
-    assert MOST_REFUSALS <= len(raised.value.rejections) <= MOST_REFUSALS + 2
+        apply(open_sink(format="single", connections=1), [rows])
+    assert len(raised.value.rejections) == 11
+
+
+def test_a_single_change_that_is_refused_is_a_dead_letter(receiver: HttpServer, open_sink: NewSink) -> None:
+    receiver.answer = lambda request: Answer(404)
+    with pytest.raises(RejectedChanges):
+        apply(open_sink(), [[message(1, insert(ROWS, b"1", b"n"))]])
 
 
 @pytest.mark.parametrize("connections", [1, 4])
