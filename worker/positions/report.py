@@ -286,8 +286,8 @@ async def check_report(bucket: StateBucket, worker: str, applied: Applied) -> No
     raise TerminalError(
         f"the sink has no position of worker '{worker}', which had applied changes up to message {entry.value.sequence} and"
         f" copied rows up to message {entry.value.snapshot_sequence}",
-        "restore the position together with the data (Postgres: pgsluice.applied); for a sink that is new and empty, give the"
-        " worker another --name",
+        "restore the position together with the data (postgres: the table pgsluice.applied; kafka: the topic pgsluice-positions);"
+        " for a sink that is new and empty, give the worker another --name",
     )
 
 
