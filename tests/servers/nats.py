@@ -74,9 +74,17 @@ class NatsServer(ServerProcess):
 
     def _spawn(self, directory: Path, log: Path) -> ChildProcess:
         jetstream = _JETSTREAM.format(store=self.store, file_store=self.file_store) if self.jetstream else ""
+        if self.jetstream:
+            self._keep_streams_directory()
         configuration = directory / "nats.conf"
         configuration.write_text(f'listen: "{self.host}:{self.port}"\nserver_name: {self.name}\n{jetstream}\n{self.config}\n')
         return ChildProcess([*self._launcher, str(nats_server_path()), "--config", str(configuration)], log_path=log)
+
+    def _keep_streams_directory(self) -> None:
+        """A server removes it with the last stream, while it makes one for another test: that one is refused then."""
+        streams = self.store / "jetstream" / "$G" / "streams"
+        streams.mkdir(parents=True, exist_ok=True)
+        (streams / ".kept").touch()
 
     def _answers(self) -> bool:
         return bool(self.information()["port"] == self.port)
