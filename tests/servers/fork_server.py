@@ -10,6 +10,7 @@ output, standard error, and the writing ends of two pipes, for the process id an
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -169,6 +170,8 @@ def serve() -> None:
     for module in _PRELOADED:
         importlib.import_module(module)
     settings_by_command()  # the options of all sinks, which each command looks through
+    gc.collect()
+    gc.freeze()  # what all of them share; else each looks at it, and so copies its pages
     forked = _wait_for_requests()
     if forked is not None:
         from pgsluice.console.program import main
