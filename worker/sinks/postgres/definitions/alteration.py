@@ -38,6 +38,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Action, Kind, Policies, kind_of, kinds_of
 from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.sinks.postgres.definitions.alteration_statements import (
+    ColumnHere,
     TableHere,
     statements,
 )
@@ -51,7 +52,7 @@ from pgsluice.worker.sinks.postgres.definitions.type_alteration import (
 from pgsluice.worker.sinks.postgres.definitions.type_statements import Statement
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
-from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
+from pgsluice.worker.sinks.postgres.target.catalog import unique_keys
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import is_transient
 from pgsluice.worker.sinks.postgres.target.type_names import known_type, type_here
@@ -62,13 +63,15 @@ _NOT_OURS = {Action.IGNORE, Action.STOP, Action.RECOPY}
 """What a person did, or a copy does."""
 
 _LOOK = """
-SELECT coalesce(k.conname, ''), coalesce(k.names, '{{}}'), EXISTS (SELECT FROM {}),
-       (SELECT jsonb_object_agg(a.attnum, format_type(a.atttypid, a.atttypmod)) FROM pg_attribute a
-         WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped)
-  FROM (SELECT) AS one LEFT JOIN (
-           SELECT c.conname, ARRAY(SELECT a.attname FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, position)
-                                     JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum ORDER BY k.position)
-             FROM pg_constraint c WHERE c.contype = 'p' AND c.conrelid = %(oid)s) AS k (conname, names) ON true
+SELECT c.oid, c.relkind = 'p',
+       (SELECT jsonb_agg(jsonb_build_array(a.attname, a.attnum, a.attnotnull, a.attgenerated <> '',
+                                           format_type(a.atttypid, a.atttypmod))) FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       k.conname, ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY AS k (attnum, position)
+                        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum ORDER BY k.position)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_constraint k ON k.contype = 'p' AND k.conrelid = c.oid
+ WHERE n.nspname = %s AND c.relname = %s
 """
 _NUMBERS = """
 SELECT c.oid::bigint, a.attname::text, a.attnum::int FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -168,26 +171,30 @@ class Alteration:
         self, place: tuple[str, str], known: KnownTable, was: TableDefinition, now: TableDefinition, difference: Difference
     ) -> TableHere | None:
         """The target's table as it is after the statements so far; None when it is not there."""
-        entry = find_table(self.connection, *place)
-        if entry is None:
+        found = self.connection.execute(_LOOK, place).fetchone()
+        if found is None:
             return None
-        columns = _columns_here(entry, known, was, now)
-        found = self.connection.execute(sql.SQL(_LOOK).format(sql.Identifier(*place)), {"oid": entry.oid}).fetchone()
-        constraint, key_columns, has_rows, types = found or ("", [], True, {})
+        oid, is_partitioned, attributes, constraint, key_columns = found
+        there = {number: ColumnHere(name, not_null, is_generated) for name, number, not_null, is_generated, _ in attributes or ()}
+        numbers = _numbers_here({column.name: number for number, column in there.items()}, known, was, now)
+        columns = {number: there[here] for number, here in numbers.items()}
+        kinds = {number: kind for _, number, _, _, kind in attributes or ()}
+        query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*place))
+        [has_rows] = self.connection.execute(query).fetchone() or (True,)
         return TableHere(
             place=place,
             columns=columns,
-            current={number: types[str(column.number)] for number, column in columns.items()},
+            current={number: kinds[here] for number, here in numbers.items()},
             types=self._types(difference, columns, ".".join(place)),
-            is_partitioned=entry.kind == "p",
+            is_partitioned=is_partitioned,
             is_empty=not has_rows,
-            key_constraint=constraint,
+            key_constraint=constraint or "",
             key_columns=tuple(key_columns),
-            unique_keys=entry.unique_keys,
+            unique_keys=unique_keys(self.connection, [oid]).get(oid, []),
             source_columns={column.name: column for column in was.columns},
         )
 
-    def _types(self, difference: Difference, columns: Mapping[int, TargetColumn], table: str) -> dict[int, str | None]:
+    def _types(self, difference: Difference, columns: Mapping[int, ColumnHere], table: str) -> dict[int, str | None]:
         """Of the column that ``difference`` gives a type. A column that the target has not yet becomes text where it lacks the
         type."""
         # one kind alone: other differences give no column a type
@@ -239,13 +246,6 @@ class Alteration:
         except psycopg.Error as error:
             raise _refusal(error, statement, name) from None
         _log.info("altered the target as the source was", name=name)
-
-
-def _columns_here(entry: CatalogEntry, known: KnownTable, was: TableDefinition, now: TableDefinition) -> dict[int, TargetColumn]:
-    """The target's columns, by the numbers of the source's."""
-    by_number = {column.number: column for column in entry.columns}
-    numbers = _numbers_here({column.name: column.number for column in entry.columns}, known, was, now)
-    return {number: by_number[here] for number, here in numbers.items()}
 
 
 def _numbers_here(by_name: Mapping[str, int], known: KnownTable, was: TableDefinition, now: TableDefinition) -> dict[int, int]:

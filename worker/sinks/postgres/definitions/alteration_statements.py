@@ -38,7 +38,6 @@ from pgsluice.worker.definitions.partition_condition import (
 )
 from pgsluice.worker.definitions.policy import Action
 from pgsluice.worker.sinks.postgres.definitions.type_statements import Statement, moving
-from pgsluice.worker.sinks.postgres.target.catalog import TargetColumn
 from pgsluice.worker.sinks.postgres.target.type_names import TEXT
 
 _MODIFIERS = re.compile(r"\([^)]*\)")
@@ -51,6 +50,15 @@ _NARROWER = {
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnHere:
+    """A column of the target."""
+
+    name: str
+    not_null: bool
+    is_generated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TableHere:
     """A table of the target that takes rows of one of the source. ``columns`` are those of its columns that the source's go to,
     by the numbers of these, and ``current`` their types. ``types`` are what the target calls the types of the source's columns
@@ -58,7 +66,7 @@ class TableHere:
     ``key_columns``; "" and () without one. ``source_columns`` are those that the source's table had before, by their names."""
 
     place: tuple[str, str]
-    columns: Mapping[int, TargetColumn]
+    columns: Mapping[int, ColumnHere]
     current: Mapping[int, str]
     types: Mapping[int, str | None]
     is_partitioned: bool
@@ -133,7 +141,7 @@ def _adding(here: TableHere, column: DefinedColumn) -> Iterator[Statement]:
         yield _alter(here, "ALTER COLUMN {} DROP DEFAULT", column.name)
 
 
-def _taking(here: TableHere, column: DefinedColumn, found: TargetColumn) -> Iterator[Statement]:
+def _taking(here: TableHere, column: DefinedColumn, found: ColumnHere) -> Iterator[Statement]:
     """For a column that somebody added in advance: from now on it is the source's, and rows have in it what the source's have."""
     wanted, current = here.types[column.number] or column.type_name, here.current[column.number]
     if not _takes(current, wanted):
@@ -143,7 +151,7 @@ def _taking(here: TableHere, column: DefinedColumn, found: TargetColumn) -> Iter
             f" that name whose type is {current}",
             f"give it the source's type there ({alter.as_string()}), or another name",
         )
-    if found.generated:
+    if found.is_generated:
         return
     if found.not_null and not column.not_null and found.name not in here.key_columns:
         yield _alter(here, "ALTER COLUMN {} DROP NOT NULL", found.name)

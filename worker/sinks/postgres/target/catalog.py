@@ -13,7 +13,8 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 
 _FIND = """
-SELECT n.nspname, c.relname, c.oid, c.relkind, row_security_active(c.oid), c.relhasrules
+SELECT n.nspname, c.relname, c.oid, c.relkind, row_security_active(c.oid), c.relhasrules, c.relhastriggers OR c.relkind = 'p',
+       EXISTS (SELECT FROM pg_collation WHERE NOT collisdeterministic)
 FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
 JOIN pg_namespace n ON n.nspname = wanted.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
 """
@@ -63,7 +64,7 @@ FROM (SELECT root, root FROM unnest(%(tables)s::oid[]) AS t(root)
 JOIN pg_constraint r ON r.conrelid = own.oid AND r.contype = 'f'
 CROSS JOIN LATERAL (SELECT r.confrelid UNION SELECT relid FROM pg_partition_ancestors(r.confrelid)) AS referred(oid)
 """
-"""A foreign key of a partition, or to one, counts for the whole table too."""
+"""A foreign key of a partition, or to one, counts for the whole table too. Only a table with triggers has any, or a partition."""
 _PARTITION_COLUMNS = """
 SELECT p.partrelid, a.attname
 FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
@@ -169,9 +170,15 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
     oids = [oid for _, _, oid, *_ in found]
     parameters = {"tables": oids, "exact": _EXACT_TYPES, "strings": _EXACT_STRINGS}
     columns = _by_oid(connection.execute(_COLUMNS, parameters).fetchall())
-    references = _by_oid(connection.execute(_REFERENCES, parameters).fetchall())
-    partition_columns = _by_oid(connection.execute(_PARTITION_COLUMNS, [oids]).fetchall())
-    folding_indexes = _by_oid(connection.execute(_FOLDING_INDEXES, [oids]).fetchall())
+    references, partition_columns, folding_indexes = _by_oid(), _by_oid(), _by_oid()
+    referring = [oid for _, _, oid, _, _, _, may_refer, _ in found if may_refer]
+    if referring:
+        references = _by_oid(connection.execute(_REFERENCES, {"tables": referring}).fetchall())
+    partitioned = [oid for _, _, oid, kind, *_ in found if kind == "p"]
+    if partitioned:
+        partition_columns = _by_oid(connection.execute(_PARTITION_COLUMNS, [partitioned]).fetchall())
+    if any(may_fold for *_, may_fold in found):
+        folding_indexes = _by_oid(connection.execute(_FOLDING_INDEXES, [oids]).fetchall())
     keys = unique_keys(connection, oids)
     return {
         (schema, name): CatalogEntry(
@@ -185,11 +192,11 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
             has_row_security=has_row_security,
             has_rules=has_rules,
         )
-        for schema, name, oid, kind, has_row_security, has_rules in found
+        for schema, name, oid, kind, has_row_security, has_rules, *_ in found
     }
 
 
-def _by_oid(rows: Sequence[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
+def _by_oid(rows: Sequence[tuple[Any, ...]] = ()) -> dict[int, list[tuple[Any, ...]]]:
     """The rest of each row, by its first column."""
     found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for oid, *rest in rows:
