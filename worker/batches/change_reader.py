@@ -106,7 +106,7 @@ class ChangeReader:
         """
         pending: list[bytes] = []
         pending_first = pending_ordinal = 0
-        for message in consecutive_messages(self._connection, self._stream, first_sequence):
+        for message in consecutive_messages(self._connection, self._stream, first_sequence, last_sequence):
             self._check_publisher(message)
             headers = MessageHeaders.decode(message.headers)
             chunk = headers.chunk
@@ -136,9 +136,10 @@ class ChangeReader:
 
 
 def consecutive_messages(
-    connection: BrokerConnection, stream_of: Callable[[Client], Stream], first_sequence: int
+    connection: BrokerConnection, stream_of: Callable[[Client], Stream], first_sequence: int, last_sequence: int
 ) -> Iterator[StoredMessage]:
-    """Every message of a stream from ``first_sequence`` on; asks again when an answer is short (a follower that lags).
+    """Every message of a stream from ``first_sequence`` on, also behind ``last_sequence`` for whoever goes on: those are not
+    asked for before. Asks again when an answer is short (a follower that lags).
 
     Raises MissingMessagesError at a gap, TransientError when the next message does not come within SHORT_ANSWER_DEADLINE_S.
     """
@@ -146,7 +147,8 @@ def consecutive_messages(
     deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S
     while True:
         asked = expected
-        for message in connection.ask(lambda client, at: stream_of(client).fetch(at, FETCH_MESSAGES, FETCH_BYTES), expected):
+        count = min(FETCH_MESSAGES, last_sequence - asked + 1) if asked <= last_sequence else FETCH_MESSAGES
+        for message in connection.ask(lambda client, at, most: stream_of(client).fetch(at, most, FETCH_BYTES), asked, count):
             if message.sequence != expected:
                 if connection.ask(lambda client, at: stream_of(client).message(at), expected) is not None:
                     break  # the replica that answered is not what the stream is

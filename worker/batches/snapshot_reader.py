@@ -58,7 +58,7 @@ class SnapshotReader:
     def bodies(self, first_sequence: int, last_sequence: int) -> Iterator[CopiedBody]:
         """The bodies whose last chunk lies in the range; one that was never completed is in none. Raises TerminalError when a
         message of the range is missing."""
-        for message in consecutive_messages(self._connection, self._stream, first_sequence):
+        for message in consecutive_messages(self._connection, self._stream, first_sequence, last_sequence):
             headers = SnapshotHeaders.decode(message.headers)
             if headers.chunk.is_last:
                 yield CopiedBody(message.sequence, headers, self._whole_body(message, headers.chunk.count))

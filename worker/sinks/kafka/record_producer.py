@@ -22,6 +22,8 @@ from pgsluice.worker.sinks.kafka.outgoing_records import decode_records
 POSITION_HEADER = "pgsluice-position"
 DELIVERY_DEADLINE_S = 60.0
 ABORT_DEADLINE_S = 10.0
+SETTLE_INTERVAL_S = 0.001
+"""Nothing calls back for records that were delivered."""
 QUEUE_KIB = 64 * 1024
 SMALLEST_BATCH_BYTES = 1024
 """Of records that go to a broker together. A smaller limit is taken for one of records."""
@@ -115,12 +117,14 @@ class RecordProducer:
             self._wait_for_room(topic, key, value, partition, [])
 
     def settle(self) -> None:
-        """Returns when the brokers hold all that was handed over."""
-        with self._complaints.translated():
-            left = self._producer.flush(DELIVERY_DEADLINE_S + 5)
+        """Returns when the brokers hold all that was handed over. Not by the library's ``flush``, which fails itself when it is
+        to tell of a fatal error."""
+        deadline = time.monotonic() + DELIVERY_DEADLINE_S + 5
         self._look()
-        if left:
-            raise self._unanswered()
+        while len(self._producer):
+            if time.monotonic() > deadline:
+                raise self._unanswered()
+            self._look(SETTLE_INTERVAL_S)
         self._complaints.forget()
 
     def commit(self) -> None:
@@ -144,9 +148,10 @@ class RecordProducer:
         with suppress(KafkaException):
             self._producer.purge()
 
-    def _look(self) -> None:
+    def _look(self, timeout_s: float = 0.0) -> None:
         """Raises what became known of records that were not delivered."""
-        self._producer.poll(0)
+        with self._complaints.translated():
+            self._producer.poll(timeout_s)
         if self._failures.first is not None:
             raise self._failures.first
 
