@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.versions
 
 DEADLINE_S = 120.0
-OFTEN = [(14, NEWEST)]
+OFTEN = [(14, NEWEST), (NEWEST, 14)]
 OLDER = [version for version in VERSIONS if version != NEWEST]
 EVERY = [*((version, NEWEST) for version in VERSIONS), *((NEWEST, version) for version in OLDER), (14, 14), (16, 14)]
 RARELY = [pytest.param(*pair, marks=pytest.mark.long) for pair in EVERY if pair not in OFTEN]

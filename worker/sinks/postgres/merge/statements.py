@@ -84,7 +84,7 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
         case PieceKind.PATCH:
             return [_update(target, stage, on_key(target, "c"), set_key=False)]
         case PieceKind.MOVE:
-            whole = sql.SQL("(SELECT * FROM {} WHERE {})").format(stage, _is_whole(target))
+            whole = sql.SQL("(SELECT * FROM {} AS sent WHERE {})").format(stage, _is_whole(target))
             return [
                 _update(target, stage, on_key(target, "k"), set_key=True),
                 _insert(target, whole, where=_is_missing(target)),
@@ -161,7 +161,7 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
             source = sql.SQL("{} AS staged").format(stage)
         case PieceKind.IN_ORDER:
             pairs = [(staged_value("o", i), staged_value("c", i)) for i in sorted(target.fixed)]
-            source = sql.SQL("(SELECT * FROM {} WHERE op = 'U') AS staged").format(stage)
+            source = sql.SQL("(SELECT * FROM {} AS sent WHERE op = 'U') AS staged").format(stage)
         case PieceKind.UPSERT | PieceKind.PATCH:
             pairs = [
                 (sql.SQL("target.{}").format(name_of(target, i)), sent_value(target, kind, i))
