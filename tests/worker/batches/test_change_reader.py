@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.streams import ChangeStream, StoredMessage
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, WireError
 from pgsluice.shared.wire.message import Chunk, MessageHeaders, counted_bytes
@@ -59,6 +59,26 @@ def chunks(*parts: bytes) -> list[tuple[bytes, Chunk]]:
 def test_a_range_yields_its_bodies_in_order(nats_server: NatsServer, group: str, reader: ChangeReader) -> None:
     asyncio.run(publish(nats_server, group, whole(b"a", b"b", b"c", b"d")))
     assert list(reader.bodies(2, 3)) == [Body(2, 2, 2, b"b"), Body(3, 3, 3, b"c")]
+
+
+def test_no_message_behind_a_range_is_asked_for(
+    nats_server: NatsServer, group: str, reader: ChangeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch with many definitions has many ranges of one message."""
+    asyncio.run(publish(nats_server, group, [*whole(b"a", b"b", b"c"), *chunks(b"1", b"2", b"3"), *whole(b"d", b"e")]))
+    arrived: list[int] = []
+    fetch = ChangeStream.fetch
+
+    async def noted(self: ChangeStream, first: int, count: int, size: int) -> list[StoredMessage]:
+        found = await fetch(self, first, count, size)
+        arrived.extend(message.sequence for message in found)
+        return found
+
+    monkeypatch.setattr(ChangeStream, "fetch", noted)
+    assert [body.data for body in reader.bodies(2, 3)] == [b"b", b"c"]
+    assert arrived == [2, 3]
+    assert [body.data for body in reader.bodies(4, 4)] == [b"123"]
+    assert arrived[2:5] == [4, 5, 6]
 
 
 def test_chunks_are_joined_and_belong_to_the_range_of_their_first(
