@@ -90,7 +90,7 @@ def test_the_sql_of_a_finding_is_copied_and_cures_it(known: Visit, keys: dict[st
     page = known.page
     known.open("groups", keys["group"])
     page.get_by_role("button", name="Check", exact=True).click()
-    finding = page.locator(".finding", has_text="keyless")
+    finding = page.locator(".finding", has_text="without a primary key or replica identity: public.keyless")
     finding.get_by_role("button", name="Copy the SQL that cures it").click(timeout=START_MS)
     with source_database.connect() as administrator:
         administrator.execute(page.evaluate("navigator.clipboard.readText()"))
