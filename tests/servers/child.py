@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -28,6 +29,9 @@ STOP_DEADLINE_S = 60.0
 
 _PORTS = range(20000, 32000)
 """Below the range from which Linux takes the ports of outgoing connections: a stopped server's port stays free for it."""
+_REMEMBERED_PORTS = 500
+
+_given: deque[int] = deque(maxlen=_REMEMBERED_PORTS)
 
 _reaper = Reaper()
 
@@ -38,13 +42,18 @@ def unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    for port in random.sample(_PORTS, len(_PORTS)):
+    """A port nobody listens on now, and that was not given lately, for it may be listened on a while later. Processes of one run
+    of tests have ports of their own."""
+    number, count = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:], os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    own = _PORTS[int(number) :: int(count)]
+    for port in random.sample(own, len(own)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
-                probe.bind((HOST, port))
-                return port
+                if port not in _given:
+                    probe.bind((HOST, port))
+                    _given.append(port)
+                    return port
     raise RuntimeError(f"no free port between {_PORTS.start} and {_PORTS.stop}")
 
 
