@@ -16,12 +16,12 @@ PAUSE_S = 0.3
 
 class Supervised:
     """Starts ``process`` again after any end but one that needs a person; ``ends`` counts exit codes (negative: signals).
-    ``stopped_by`` is the exit code that ended it for good, None while there was none."""
+    ``stopped_by`` is what ended it for good, an exit code or an error of the supervisor itself; None while there was none."""
 
     def __init__(self, process: PgsluiceProcess) -> None:
         self.process = process
         self.ends: Counter[int] = Counter()
-        self.stopped_by: int | None = None
+        self.stopped_by: int | Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -36,6 +36,12 @@ class Supervised:
         self.process.close()
 
     def _run(self) -> None:
+        try:
+            self._supervise()
+        except Exception as error:  # noqa: BLE001  the test that waits for the process is to know
+            self.stopped_by = error
+
+    def _supervise(self) -> None:
         while not self._stopping.wait(POLL_S):
             if self.process.is_running:
                 continue

@@ -56,14 +56,17 @@ class ForkedProcess:
         self.pid = pid
         self._status = status
         self._exit_code: int | None = None
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        if self._exit_code is None and self._has_told():
-            told = os.read(self._status, 4)
-            os.close(self._status)
-            # Nothing is told when the fork server itself was killed, and its children are nobody's.
-            self._exit_code = struct.unpack("i", told)[0] if told else -signal.SIGKILL
-        return self._exit_code
+        """From any thread: one may kill the process while another supervises it."""
+        with self._lock:
+            if self._exit_code is None and self._has_told():
+                told = os.read(self._status, 4)
+                os.close(self._status)
+                # Nothing is told when the fork server itself was killed, and its children are nobody's.
+                self._exit_code = struct.unpack("i", told)[0] if told else -signal.SIGKILL
+            return self._exit_code
 
     def _has_told(self) -> bool:
         """Not by select(2), which takes no descriptor above 1023."""
