@@ -58,8 +58,8 @@ class WorkerLag:
 
 @dataclass(frozen=True, slots=True)
 class PublisherLag:
-    """The verdict on the process that fills the stream: the replicator, or a worker of another group. ``reason`` is its state,
-    or what is wrong with it."""
+    """The verdict on the process that fills the stream: the replicator, or a worker of another group. ``reason`` names its
+    state or its fault."""
 
     name: str
     within: bool

@@ -39,6 +39,17 @@ def create_films(source: Database) -> None:
     )
 
 
+@pytest.fixture
+def keys(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> dict[str, Any]:
+    """The configuration of a group whose pipeline reads films, which there are."""
+    create_films(source_database)
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(PIPELINES.replace("NAME-OF-GROUP", group))
+    return configuration(group, source_database, target_database, nats_server, **{"pipelines-config": str(file)})
+
+
 def run(keys: dict[str, Any], *arguments: str) -> str:
     with PgsluiceProcess(*arguments, config=keys) as process:
         assert process.wait(RUN_DEADLINE_S) == 0, process.log()
@@ -53,12 +64,8 @@ def assert_same(source: Database, target: Database) -> None:
 
 @pytest.mark.timeout(300)
 def test_runs_fill_a_table_with_a_key_and_keep_it_as_the_query_is(
-    source_database: Database, target_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+    keys: dict[str, Any], source_database: Database, target_database: Database, group: str
 ) -> None:
-    create_films(source_database)
-    file = tmp_path / "pipelines.yaml"
-    file.write_text(PIPELINES.replace("NAME-OF-GROUP", group))
-    keys = configuration(group, source_database, target_database, nats_server, **{"pipelines-config": str(file)})
     planned = run(keys, "run", "film_ratings", "--dry-run")
     assert f"full, would read {FILMS} rows in 3 batches" in planned
     # Two runs before any worker: the newer rows of the second one come after those of the first, whatever tasks do.
@@ -91,12 +98,8 @@ def test_runs_fill_a_table_with_a_key_and_keep_it_as_the_query_is(
 
 
 def test_a_run_that_waits_for_a_worker_ends_when_the_worker_has_failed(
-    source_database: Database, target_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+    keys: dict[str, Any], source_database: Database, target_database: Database, group: str
 ) -> None:
-    create_films(source_database)
-    file = tmp_path / "pipelines.yaml"
-    file.write_text(PIPELINES.replace("NAME-OF-GROUP", group))
-    keys = configuration(group, source_database, target_database, nats_server, **{"pipelines-config": str(file)})
     target_database.execute("CREATE TABLE film_ratings (other int PRIMARY KEY)")
     with (
         PgsluiceProcess("worker", "postgres", config=keys) as worker,

@@ -1,4 +1,4 @@
-"""What is known to differ, each with its reason: ``known_differences.yaml``, which ``docs/reference/limits.md`` sums up."""
+"""The differences that ``known_differences.yaml`` lists with their reasons; ``docs/reference/limits.md`` sums them up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Known:
 
 
 def known(suite: str, version: int) -> dict[str, Known]:
-    """By file."""
+    """Returns the entries of a suite that hold for ``version``, by file."""
     content: dict[str, Any] = yaml.safe_load(FILE.read_text())
     found = {}
     for entry in content[suite]:

@@ -106,7 +106,7 @@ class RegressionFiles:
 
 
 def errors_of(printed: str) -> Iterator[str]:
-    """What the server refused, line by line."""
+    """Yields each line in which psql prints an error of the server."""
     for line in printed.splitlines():
         if re.match(r"(psql:\S+: )?ERROR: ", line):
             yield line

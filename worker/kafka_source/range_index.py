@@ -198,7 +198,6 @@ class RangeIndex:
         for topic, found in described.items():
             topic_id, partitions = found
             if topic not in ends:
-                self._topics.check_keeps_all(topic)
                 ends[topic] = TopicEnds(topic_id, self._first_offsets(topic, topic_id, partitions))
             check_same_topic(topic, ends[topic], found)
             stable = self._topics.stable_offsets(topic, partitions)
@@ -226,6 +225,7 @@ class RangeIndex:
         assert self._topics is not None
         offsets = self._begun.get((topic_id, partitions))
         if offsets is None:
+            self._topics.check_keeps_all(topic)
             offsets = self._begun[topic_id, partitions] = self._topics.first_offsets(topic, partitions)
             if any(offsets):
                 log.warning("a topic has lost its oldest records: what they told is missing at the sink", topic=topic)

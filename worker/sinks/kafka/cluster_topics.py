@@ -57,12 +57,15 @@ class ClusterTopics:
         return {topic: tuple(found[topic, partition] for partition in range(count)) for topic, count in counts.items()}
 
     def make_sure(self, topic: str) -> None:
-        """Makes the topic when it is missing, if that is asked for."""
+        """Makes the topic when it is missing, if that is asked for. Raises as the class says, also for a name that Kafka takes
+        for that of another topic."""
         if topic == self._kafka.position_topic:
             raise TerminalError(f"topic {topic} is where positions are, and a table's too", "give another kafka-position-topic")
         if topic in self._seen:
             return
-        if self._kafka.create_topics and topic not in self.names():
+        if self._kafka.create_topics and topic not in (there := self.names()):
+            for _, other in collisions([topic], there):
+                raise collision_error(topic, other)
             self.make(topic, self._kafka.partitions, {})
         self._seen.add(topic)
 
@@ -90,9 +93,7 @@ class ClusterTopics:
             time.sleep(LOOK_INTERVAL_S)
 
     def make(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Returns when the topic can be used. One that is there by now is as good. Raises as the class says, when the name
-        collides with that of another one, too."""
-        check_collisions([topic], self.names())
+        """Returns when the topic can be used. One that is there by now is as good."""
         copies = self._kafka.replication_factor or -1
         future = self._brokers.client.create_topics([NewTopic(topic, partitions or -1, copies, config=dict(config))])[topic]
         with self._complaints.translated(topic):
@@ -158,12 +159,6 @@ def collision_error(topic: str, other: str) -> TerminalError:
         f"topic {topic} collides with topic {other}: Kafka takes no two names that differ in '.' and '_' only",
         "give a kafka-topic without full stops, like {schema}-{table}",
     )
-
-
-def check_collisions(wanted: Iterable[str], there: Iterable[str]) -> None:
-    """Raises TerminalError for the first one."""
-    for topic, other in collisions(wanted, there):
-        raise collision_error(topic, other)
 
 
 _SETTLING = {

@@ -15,7 +15,7 @@ from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import PARTITION, PositionEntry, PositionTopic
 from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
-from pgsluice.worker.sinks.kafka.written_ends import TopicEnds
+from pgsluice.worker.sinks.kafka.written_ends import MOST_BYTES, WrittenEnds
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 
 
@@ -34,7 +34,7 @@ class TransactionalDelivery:
         """A transaction is."""
         self._began_at = 0.0
         """The newest one."""
-        self._ends = TopicEnds()
+        self._ends = WrittenEnds()
 
     def open(self) -> Applied:
         """Takes the worker over: the position that counts."""
@@ -67,7 +67,8 @@ class TransactionalDelivery:
         assert self._topics is not None, "open comes first"
         if self._current.touched:
             self._current.settle()
-            self._ends = self._ends.after(self._topics.ends(self._current.touched))
+            most_bytes = min(MOST_BYTES, self._kafka.max_record_bytes // 2)  # the position is a record too
+            self._ends = self._ends.after(self._topics.ends(self._current.touched), most_bytes)
         entry = PositionEntry(self._worker, self._writer, applied, self._ends)
         self._current.send_one(self._positions.name, PARTITION, self._positions.key, entry.encode())
         self._current.commit()
@@ -159,6 +160,6 @@ class TransactionalDelivery:
         self._ends = entry.ends
         return entry.applied
 
-    def _check_ends(self, ends: TopicEnds) -> None:
+    def _check_ends(self, ends: WrittenEnds) -> None:
         assert self._topics is not None, "open comes first"
-        ends.check(self._topics.ends(ends.keys() & self._topics.names()), self._worker)
+        ends.check(self._topics.ends(ends.by_topic.keys() & self._topics.names()), self._worker)

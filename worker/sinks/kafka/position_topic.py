@@ -2,7 +2,7 @@
 
     orders/kafka    {"worker": "orders/kafka", "writer": "5f0c…", "applied": "[…]", "ends": {"public.orders": [700, 698]}}
 
-``writer`` names the process that wrote it, ``ends`` are ``TopicEnds``; earlier versions wrote none. A record is of the
+``writer`` names the process that wrote it, ``ends`` are ``WrittenEnds``; earlier versions wrote none. A record is of the
 transaction whose changes it speaks of, and the first one of a process says no more than that this process is the writer from now
 on.
 """
@@ -19,7 +19,7 @@ from pgsluice.shared.errors import Cause, TerminalError, TransientError, WireErr
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, WITHOUT_GROUP, Complaints, client_settings
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
-from pgsluice.worker.sinks.kafka.written_ends import TopicEnds
+from pgsluice.worker.sinks.kafka.written_ends import WrittenEnds
 from pgsluice.worker.sinks.sink import Applied
 
 PARTITION = 0
@@ -36,10 +36,10 @@ class PositionEntry:
     worker: str
     writer: str
     applied: Applied
-    ends: TopicEnds
+    ends: WrittenEnds
 
     def encode(self) -> bytes:
-        content = {"worker": self.worker, "writer": self.writer, "applied": self.applied.encode(), "ends": self.ends.encode()}
+        content = {"worker": self.worker, "writer": self.writer, "applied": self.applied.encode(), "ends": self.ends.by_topic}
         return orjson.dumps(content)
 
     @classmethod
@@ -47,7 +47,7 @@ class PositionEntry:
         """Raises WireError."""
         try:
             content = orjson.loads(text)
-            ends = TopicEnds.decode(content.get("ends", {}))
+            ends = WrittenEnds.decode(content.get("ends", {}))
             return cls(content["worker"], content["writer"], Applied.decode(content["applied"]), ends)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise WireError(f"a position in Kafka is malformed ({type(error).__name__})") from None

@@ -7,15 +7,17 @@ the worker has written to, as the brokers tell it, and the worker compares them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError
 
 MOST_BYTES = 256 * 1024
-"""Of names and numbers in a position. Topics that were written to the longest ago are left out beyond that."""
+"""Of names and numbers in a position."""
 _BYTES_OF_NUMBER = 12
+_BYTES_OF_TOPIC = 8  # quotes, brackets and commas
 
 Ends = tuple[int, ...]
 """The offset that comes next, by partition."""
@@ -23,33 +25,22 @@ Ends = tuple[int, ...]
 log = telemetry.logger(__name__)
 
 
-class TopicEnds(Mapping[str, Ends]):
+@dataclass(frozen=True, slots=True)
+class WrittenEnds:
     """By topic; those that were written to last come last."""
 
-    def __init__(self, ends: Mapping[str, Sequence[int]] | None = None) -> None:
-        self._ends = {topic: tuple(each) for topic, each in (ends or {}).items()}
+    by_topic: Mapping[str, Ends] = field(default_factory=dict)
 
     @classmethod
-    def decode(cls, content: Any) -> TopicEnds:
-        """Raises TypeError or AttributeError for what ``encode`` does not make."""
-        return cls({str(topic): [int(end) for end in ends] for topic, ends in content.items()})
+    def decode(cls, content: Any) -> WrittenEnds:
+        """``content`` is ``by_topic`` as JSON gives it. Raises AttributeError, TypeError or ValueError for anything else."""
+        return cls({str(topic): tuple(int(end) for end in ends) for topic, ends in content.items()})
 
-    def encode(self) -> dict[str, Ends]:
-        return self._ends
-
-    def __getitem__(self, topic: str) -> Ends:
-        return self._ends[topic]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ends)
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def after(self, found: Mapping[str, Ends]) -> TopicEnds:
-        """``found`` are the topics that were written to since. Logs a warning for each whose partitions have become more."""
+    def after(self, found: Mapping[str, Ends], most_bytes: int = MOST_BYTES) -> WrittenEnds:
+        """``found`` are the topics that were written to since. Logs a warning for each whose partitions have become more. Leaves
+        topics out that were written to the longest ago, where all need more than ``most_bytes``."""
         for topic, ends in found.items():
-            before = len(self._ends.get(topic, ends))
+            before = len(self.by_topic.get(topic, ends))
             if len(ends) > before:
                 log.warning(
                     "a topic has more partitions than before: changes of a row from here on may be in another partition than"
@@ -59,17 +50,18 @@ class TopicEnds(Mapping[str, Ends]):
                     before=before,
                     offsets=",".join(map(str, ends)),
                 )
-        kept = {topic: ends for topic, ends in self._ends.items() if topic not in found} | dict(found)
+        kept = {topic: ends for topic, ends in self.by_topic.items() if topic not in found} | dict(found)
         size = sum(map(_bytes_of, kept.items()))
-        for topic in list(kept):
-            if size <= MOST_BYTES:
+        for entry in list(kept.items()):
+            if size <= most_bytes:
                 break
-            size -= _bytes_of((topic, kept.pop(topic)))
-        return TopicEnds(kept)
+            del kept[entry[0]]
+            size -= _bytes_of(entry)
+        return WrittenEnds(kept)
 
     def check(self, now: Mapping[str, Ends], worker: str) -> None:
         """``now`` are the ends of those topics that there are. Raises TerminalError when one has lost records."""
-        for topic, ends in self._ends.items():
+        for topic, ends in self.by_topic.items():
             here = now.get(topic, ())
             for partition, end in enumerate(ends):
                 found = here[partition] if partition < len(here) else 0
@@ -84,4 +76,4 @@ class TopicEnds(Mapping[str, Ends]):
 
 def _bytes_of(entry: tuple[str, Ends]) -> int:
     topic, ends = entry
-    return len(topic.encode()) + _BYTES_OF_NUMBER * len(ends)
+    return len(topic.encode()) + _BYTES_OF_TOPIC + _BYTES_OF_NUMBER * len(ends)

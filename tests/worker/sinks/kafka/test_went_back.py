@@ -13,9 +13,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from pgsluice.shared.errors import TerminalError
-from pgsluice.worker.sinks.kafka import written_ends
-from pgsluice.worker.sinks.kafka.written_ends import TopicEnds
-from tests.changes_builder import message, update
+from pgsluice.worker.sinks.kafka.written_ends import WrittenEnds
+from tests.changes_builder import insert, message, table, update
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
 from tests.worker.sinks.batch import Batch, apply
@@ -139,7 +138,19 @@ def test_a_position_of_an_earlier_version_counts(real_kafka: RealKafka, group: s
     assert [sequence_of(value) for value in destination.reader("accounts").values()] == [1] * 100 + [2] * 100
 
 
-def test_a_position_holds_the_topics_that_were_written_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_ends, "MOST_BYTES", 3 * 13 + 5)
-    ends = TopicEnds({"a": (1,), "b": (2,), "c": (3,)})
-    assert list(ends.after({"a": (4,), "d": (5,)}).encode().items()) == [("c", (3,)), ("a", (4,)), ("d", (5,))]
+def test_a_position_holds_the_topics_that_were_written_to_last() -> None:
+    ends = WrittenEnds({"a": (1,), "b": (2,), "c": (3,)})
+    found = ends.after({"a": (4,), "d": (5,)}, most_bytes=65)
+    assert list(found.by_topic.items()) == [("c", (3,)), ("a", (4,)), ("d", (5,))]
+
+
+def test_a_position_is_no_larger_than_a_record_may_be(real_kafka: RealKafka, group: str) -> None:
+    """However many topics the worker has written to."""
+    destination = KafkaDestination(real_kafka, group, max_record_bytes=1000)
+    tables = [table(f"public.t{number}", "id bigint") for number in range(40)]
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, [[message(1, *(insert(each, b"1") for each in tables))]])
+    sink.close()
+    apply_in_new_process(destination, 2)
+    assert len(destination.reader("accounts").records()) == 100
