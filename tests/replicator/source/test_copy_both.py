@@ -183,6 +183,8 @@ async def end_of(settings: PostgresSettings, slot: str, way: str, end: Callable[
 
 async def use_ended(walsender: WalSender) -> None:
     """As those do that have not heard yet of the end: they learn of it by an error of ours, or later."""
+    if isinstance(walsender.stream, PlainCopyBoth):
+        walsender.send_status(LSN(0), LSN(0), reply=True)  # why it ended is for the reader to say
     for use in (lambda: walsender.send_status(LSN(0), LSN(0), reply=True), walsender.stream.receive):
         with suppress(TransientError):
             use()

@@ -303,6 +303,17 @@ def test_a_receiver_that_goes_away_within_a_batch_is_waited_for(receiver: HttpSe
     assert [each["after"]["id"] for each in receiver.objects()] == list(range(100))
 
 
+def test_many_rows_that_are_refused_behind_others_of_their_batch_are_dead_letters(
+    receiver: HttpServer, open_sink: NewSink
+) -> None:
+    """A status that speaks of the rows, of a receiver that takes others."""
+    receiver.answer = lambda request: Answer(422 if len(receiver.requests) > 40 else 200)
+    rows = [message(1, *(insert(ROWS, b"%d" % n, b"n") for n in range(300)))]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(open_sink(format="single", connections=1), [rows])
+    assert len(raised.value.rejections) == MOST_REFUSALS
+
+
 @pytest.mark.parametrize("status", [404, 422])
 def test_rows_that_are_refused_among_others_are_dead_letters_whatever_the_status(
     status: int, receiver: HttpServer, open_sink: NewSink
