@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import signal
 from pathlib import Path
@@ -140,8 +141,15 @@ def test_a_group_that_is_dropped_and_made_again_under_a_worker_stops_it(
             assert drop.wait() == 0
         under_test.replicator.start()
         wait_until(lambda: under_test.replicator.log().count("replicating") == 2, what="the new start")
-        insert(source, 101, 140)
-        wait_until(lambda: asyncio.run(last_sequence(nats, group)) > applied, what="messages after those that are applied")
+        new = itertools.count(101)
+
+        def is_further() -> bool:
+            """One message may take many commits."""
+            number = next(new)
+            insert(source, number, number)
+            return asyncio.run(last_sequence(nats, group)) > applied
+
+        wait_until(is_further, what="messages after those that are applied")
         under_test.worker.signal_all(signal.SIGCONT)
         assert under_test.worker.wait(DEADLINE_S) in (70, 75)
         under_test.worker.start()
