@@ -140,7 +140,7 @@ def _set_ready(ready: asyncio.Future[None]) -> None:
 
 
 def copy_failed(result: pq.abc.PGresult) -> CopyFailedError:
-    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost").decode("utf-8", "replace")
     return CopyFailedError(sqlstate, " ".join(text.split()))
 

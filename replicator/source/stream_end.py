@@ -31,7 +31,7 @@ def stream_error(fields: Mapping[int, bytes]) -> PgsluiceError:
     """What the operator reads when the walsender fails with an error of these ``pq.DiagnosticField``. The server's detail is left
     out: it can hold row values. Where the server does not speak English, the catalog says at the next attempt that the slot is
     lost (``slot``)."""
-    sqlstate = fields.get(pq.DiagnosticField.SQLSTATE, b"").decode()
+    sqlstate = fields.get(pq.DiagnosticField.SQLSTATE, b"").decode("ascii", "replace")
     text = fields.get(pq.DiagnosticField.MESSAGE_PRIMARY, b"connection lost").decode("utf-8", "replace")
     function = fields.get(pq.DiagnosticField.SOURCE_FUNCTION, b"")
     fact = f"replication failed{server_said(sqlstate, text)}"
