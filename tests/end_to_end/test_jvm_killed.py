@@ -30,8 +30,8 @@ def test_a_killed_jvm_ends_its_process_with_75_and_the_next_one_goes_on(
 ) -> None:
     source, target = source_database, target_database
     source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
-    source.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 60000) n")
-    keys = configuration(group, source, target, nats_server, **{"copy-and-stream": True, "copy-range-bytes": "256KiB"})
+    source.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 15000) n")
+    keys = configuration(group, source, target, nats_server, **{"copy-and-stream": True, "copy-range-bytes": "128KiB"})
     with GroupUnderTest(keys, is_fresh=True) as under_test:
         under_test.replicator.wait_for_log("copying tables")
         kill_jvm(under_test.replicator)

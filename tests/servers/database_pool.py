@@ -8,9 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tests.servers.postgres import Database, PostgresServer
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from tests.servers.postgres import Connection, Database, PostgresServer
 
 _END_SESSIONS = """
 SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -93,6 +91,7 @@ class DatabasePool:
 
     def _empty(self, database: Database) -> bool:
         """Whether the database is as it was at first."""
+        database.server.close_reader(database.dbname)
         at_first = self._at_first[database.dbname]
         kept = {oid for _, oid, _, _ in at_first}
         with database.connect() as connection:

@@ -6,10 +6,13 @@ import ctypes
 import functools
 import os
 import pwd
+import re
+import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,8 @@ from tests.servers.server_process import ServerProcess
 
 SUPERUSER = "postgres"
 
+Connection = psycopg.Connection[tuple[Any, ...]]
+
 DEFAULT_SETTINGS = {
     "wal_level": "logical",
     "max_wal_senders": "30",
@@ -38,6 +43,11 @@ FAST_SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 """Safe against SIGKILL of the server, which loses nothing that was written to the kernel; not against a power cut."""
 
 _IPC_RMID = 0
+_ONLY_READS = re.compile(
+    r"(?is)\s*SELECT\b(?!.*(;|\b(set_config|current_setting|currval|lastval|pg_stat_activity|pg_backend_pid|pg_terminate_backend"
+    r"|\w*advisory\w*|pg_create_\w+)\b))"
+)
+"""Statements that neither depend on a session nor leave anything in one, nor look at sessions."""
 
 
 @functools.cache
@@ -111,6 +121,7 @@ class PostgresServer(ServerProcess):
         self.version = version
         self.settings = DEFAULT_SETTINGS | {"listen_addresses": host} | ({} if durable else FAST_SETTINGS) | dict(settings or {})
         self.password = password or ""
+        self._readers: dict[str, Connection] = {}
 
     @property
     def data_directory(self) -> Path:
@@ -145,6 +156,8 @@ class PostgresServer(ServerProcess):
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """By the signals of pg_ctl's modes: SIGTERM smart, SIGINT fast, SIGQUIT immediate."""
+        for dbname in list(self._readers):
+            self.close_reader(dbname)
         super().stop(number)
 
     def copy(self, host: str) -> PostgresServer:
@@ -180,13 +193,37 @@ class PostgresServer(ServerProcess):
             channel_binding="",
         )
 
-    def connect(self, dbname: str = "postgres", autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
+    def connect(self, dbname: str = "postgres", autocommit: bool = True) -> Connection:
         return psycopg.connect(self.dsn(dbname), autocommit=autocommit, connect_timeout=10)
+
+    @contextmanager
+    def reader(self, dbname: str) -> Iterator[Connection]:
+        """A connection that reads only, kept for the next one: a test that waits asks every few milliseconds, and a new session
+        costs twenty times its statement."""
+        reader = self._readers.pop(dbname, None)
+        if reader is None or not _is_alive(reader):
+            reader = self.connect(dbname)
+            reader.prepare_threshold = None  # tables are altered between the statements
+        try:
+            yield reader
+        finally:
+            if reader.closed or self._readers.setdefault(dbname, reader) is not reader:
+                reader.close()
+
+    def close_reader(self, dbname: str) -> None:
+        if (reader := self._readers.pop(dbname, None)) is not None:
+            reader.close()
 
     def create_database(self, name: str) -> Database:
         with self.connect() as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return Database(self, name)
+
+
+def _is_alive(connection: Connection) -> bool:
+    """Whether the server has not ended it: what it sends to a session that does nothing is its end."""
+    is_readable, _, _ = select.select([connection.fileno()], [], [], 0)
+    return not is_readable
 
 
 def _free_shared_memory(pid_file: Path) -> None:
@@ -210,18 +247,20 @@ class Database:
     def settings(self) -> PostgresSettings:
         return self.server.settings_for(self.dbname)
 
-    def connect(self, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
+    def connect(self, autocommit: bool = True) -> Connection:
         return self.server.connect(self.dbname, autocommit)
 
     def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Runs one statement (or several without parameters) in a connection of its own; the rows of the last one, if any."""
-        with self.connect() as connection:
+        """Runs one statement (or several without parameters), in a session of its own unless it only reads; the rows of the last
+        one, if any."""
+        with self.server.reader(self.dbname) if _ONLY_READS.match(statement) else self.connect() as connection:
             cursor = connection.execute(statement.encode(), parameters)
             result = cursor.pgresult
             return cursor.fetchall() if result is not None and result.status == ExecStatus.TUPLES_OK else []
 
     def drop(self) -> None:
         """Drops the database, its replication slots and its connections."""
+        self.server.close_reader(self.dbname)
         with self.server.connect() as connection:
             slots = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s AND NOT temporary"
             for slot_name, active_pid in connection.execute(slots, [self.dbname]).fetchall():
