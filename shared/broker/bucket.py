@@ -28,7 +28,7 @@ Everything is read through the leader of the stream behind the bucket, so whatev
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -41,7 +41,16 @@ from nats.js.kv import KeyValue
 
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams
 from pgsluice.shared.broker.record import USE_THAT_VERSION, MalformedError, R, Record, decode, encode, malformed
-from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, WRONG_LAST_SEQUENCE, absent_error, is_passing, payload_error
+from pgsluice.shared.broker.stream_error import (
+    CLIENT_ERRORS,
+    NO_MESSAGE_FOUND,
+    STREAM_NOT_FOUND,
+    WRONG_LAST_SEQUENCE,
+    absent_error,
+    is_passing,
+    payload_error,
+    stream_error,
+)
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
@@ -65,6 +74,15 @@ class Entry(Generic[V]):
 
     value: V
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written to a key; ``value`` is None where that was its deletion."""
+
+    key: str
+    revision: int
+    value: bytes | None
 
 
 class Bucket:
@@ -113,9 +131,10 @@ class Bucket:
         entry = await self.get(key)
         if entry is None:
             return None
-        return Entry(self._decoded(key, record, entry.value), entry.revision)
+        return Entry(self.decoded(key, record, entry.value), entry.revision)
 
-    def _decoded(self, key: str, record: type[R], value: bytes) -> R:
+    def decoded(self, key: str, record: type[R], value: bytes) -> R:
+        """The key's ``value`` as a ``record``. Raises TerminalError when it is none."""
         try:
             return decode(record, value)
         except MalformedError as error:
@@ -133,17 +152,26 @@ class Bucket:
 
     async def read_history(self, key: str) -> list[Entry[bytes]]:
         """Returns the entries of the key that NATS keeps, whatever they hold, the newest first, without deletions."""
-        found: list[Entry[bytes]] = []
-        sequence = 1
-        subject = f"$KV.{self.name}.{key}"
+        written = [Entry(each.value, each.revision) async for each in self.written(key, 0) if each.value is not None]
+        return written[::-1]
+
+    async def written(self, keys: str, after: int) -> AsyncIterator[Written]:
+        """What was written to ``keys``, which may be a pattern like ``table.*``, after the revision ``after``, in the order of
+        revisions, as far as NATS keeps it: of keys without a history what each was given last. Everything that was acknowledged
+        before the last one is asked for is among it. What was purged leaves no trace."""
+        prefix, stream = f"$KV.{self.name}.", f"KV_{self.name}"
         while True:
-            answer = await self._request(f"MSG.GET.KV_{self.name}", {"seq": sequence, "next_by_subj": subject})
-            message = answer.get("message")
-            if message is None:
-                return found[::-1]
-            sequence = int(message["seq"]) + 1
-            if _OPERATION not in base64.b64decode(message.get("hdrs", "")):
-                found.append(Entry(base64.b64decode(message.get("data", "")), int(message["seq"])))
+            answer = await self._request(f"MSG.GET.{stream}", {"seq": after + 1, "next_by_subj": prefix + keys})
+            if "error" in answer:
+                code = answer["error"].get("err_code")
+                if code == NO_MESSAGE_FOUND:
+                    return
+                raise self._missing() if code == STREAM_NOT_FOUND else stream_error(stream, answer["error"])
+            message = answer["message"]
+            after = int(message["seq"])
+            is_there = _OPERATION not in base64.b64decode(message.get("hdrs", ""))
+            value = base64.b64decode(message.get("data", "")) if is_there else None
+            yield Written(message["subject"].removeprefix(prefix), after, value)
 
     async def age_s(self, key: str) -> float | None:
         """Seconds since the key was written, by the broker's clock alone; None when it is not there."""

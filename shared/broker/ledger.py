@@ -141,7 +141,7 @@ class TableRecord:
 @dataclass(frozen=True, slots=True)
 class LedgerContent:
     """``snapshot`` is None when nothing was ever copied. ``tables`` is by oid, and so are their ``revisions``.
-    All that was written up to ``revision`` is in it."""
+    All that was written of tables up to ``revision`` is in it."""
 
     snapshot: SnapshotRecord | None
     tables: dict[int, TableRecord]
@@ -157,25 +157,35 @@ class LedgerContent:
         return self.snapshot.last_sequence if is_over and self.snapshot is not None else None
 
 
+_NOTHING = LedgerContent(None, {})
+
+
 class Ledger:
     """The ledger in a bucket. Methods raise as StateBucket's do."""
 
     def __init__(self, bucket: StateBucket) -> None:
         self._bucket = bucket
+        self._loaded = _NOTHING
 
     async def load(self) -> LedgerContent:
-        """Raises TerminalError when a record is not of this version's form."""
-        snapshot, tables, revisions = None, {}, {}
-        revision = await self._bucket.newest_revision()
-        for key in await self._bucket.keys():
-            if key == _SNAPSHOT_KEY:
-                snapshot = await self.load_snapshot()
-            elif key.startswith(_TABLE_PREFIX):
-                entry = await self._bucket.read(key, TableRecord)
-                if entry is not None:
-                    tables[entry.value.oid] = entry.value
-                    revisions[entry.value.oid] = entry.revision
-        return LedgerContent(snapshot, tables, revisions, revision)
+        """Reads what was written since the last call, and returns the same object when that is nothing: a batch asks more than
+        once, and a group may have thousands of tables. Raises TerminalError when a record is not of this version's form."""
+        snapshot, before = await self.load_snapshot(), self._loaded
+        if before.snapshot is not None and (snapshot is None or snapshot.stream_created != before.snapshot.stream_created):
+            before = _NOTHING  # that was another bucket
+        tables, revisions, revision = dict(before.tables), dict(before.revisions), before.revision
+        async for written in self._bucket.written(f"{_TABLE_PREFIX}*", revision):
+            oid, revision = int(written.key.removeprefix(_TABLE_PREFIX)), written.revision
+            if written.value is None:
+                tables.pop(oid, None)
+                revisions.pop(oid, None)
+            else:
+                tables[oid] = self._bucket.decoded(written.key, TableRecord, written.value)
+                revisions[oid] = revision
+        if (snapshot, revision) != (before.snapshot, before.revision):
+            before = LedgerContent(snapshot, tables, revisions, revision)
+        self._loaded = before
+        return before
 
     async def load_tables(self, oids: Iterable[int]) -> LedgerContent:
         """What it says of these tables, and of the newest copy; a group may have thousands of others."""

@@ -134,7 +134,7 @@ NEVER_COPIED = Ownership({})
 
 
 class OwnershipLedger:
-    """The driver's view of the ledger, read again only when a copy runs or was begun since. Used on one event loop."""
+    """The driver's view of the ledger, looked at again only when a copy runs or was begun since. Used on one event loop."""
 
     def __init__(self, bucket: StateBucket) -> None:
         self._ledger = Ledger(bucket)
@@ -179,9 +179,9 @@ class OwnershipLedger:
             self._revision, self._newest, self._content = 0, NEVER_COPIED, LedgerContent(None, {})
             return
         if entry.revision != self._revision or entry.value.state is CopyState.RUNNING:
-            self._content = await self._ledger.load()
-            self._newest = Ownership.of(self._content)
-            self._revision = entry.revision
+            content, self._revision = await self._ledger.load(), entry.revision
+            if content is not self._content:
+                self._content, self._newest = content, Ownership.of(content)
 
 
 def _last_copied(table: TableRecord, content: LedgerContent) -> int:

@@ -14,6 +14,7 @@ from tests.servers import NatsServer
 
 CALLS: dict[str, Callable[[StateBucket], Awaitable[object]]] = {
     "get": lambda bucket: bucket.get("key"),
+    "read_history": lambda bucket: bucket.read_history("key"),
     "keys": lambda bucket: bucket.keys(),
     "newest_revision": lambda bucket: bucket.newest_revision(),
     "age_s": lambda bucket: bucket.age_s("key"),

@@ -39,6 +39,38 @@ async def test_records_are_loaded_as_they_were_stored(bucket: StateBucket) -> No
     assert (await ledger.load()).tables == {}
 
 
+async def test_a_ledger_that_was_loaded_before_reads_only_what_was_written_since(bucket: StateBucket) -> None:
+    writing, reading = Ledger(bucket), Ledger(bucket)
+    await writing.store_snapshot(SNAPSHOT)
+    for oid in range(1, 31):
+        await writing.store_table(replace(TABLE, oid=oid))
+    before = await reading.load()
+    assert await reading.load() is before
+    revision = await writing.store_table(replace(TABLE, oid=7, rows=4))
+    await writing.remove_table(8)
+    await writing.store_table(replace(TABLE, oid=31))
+    asked = bucket.client.stats["out_msgs"]
+    after = await reading.load()
+    assert bucket.client.stats["out_msgs"] - asked <= 5
+    assert after == await Ledger(bucket).load()
+    assert (after.tables[7].rows, after.revisions[7], after.tables.keys() ^ before.tables.keys()) == (4, revision, {8, 31})
+
+
+async def test_a_ledger_of_another_bucket_under_the_name_is_read_anew(bucket: StateBucket) -> None:
+    ledger = Ledger(bucket)
+    await ledger.store_snapshot(SNAPSHOT)
+    for oid in range(1, 9):
+        await ledger.store_table(replace(TABLE, oid=oid))
+    await ledger.load()
+    await bucket.destroy()
+    await bucket.ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
+    assert (await ledger.load()).tables == {}
+    now = replace(SNAPSHOT, stream_created="later")
+    await ledger.store_table(TABLE)
+    await ledger.store_snapshot(now)
+    assert await ledger.load() == LedgerContent(now, {17: TABLE})
+
+
 async def test_a_record_of_another_form_is_an_error_that_names_it(bucket: StateBucket) -> None:
     await bucket.put("table.17", {"oid": 17, "phase": "asleep"})
     with pytest.raises(TerminalError, match=r"record table\.17 of the state bucket .* is malformed"):
