@@ -64,15 +64,15 @@ class RunningWorker:
     rereading: Rereading = field(default_factory=Rereading)
     """For a sink that reads the stream again."""
 
-    def meet_definitions(self, plan: PlannedBatch) -> None:
+    def meet_definitions(self, plan: PlannedBatch, owned: Ownership) -> None:
         """Before a batch is written. Raises TerminalError when a person is needed before one of them, TransientError."""
         if plan.definitions:
             reader = ChangeReader(self.connection, self.streams.id_prefix())
-            self.definitions.meet(read_arrivals(reader, plan.definitions, self._owned(plan)))
+            self.definitions.meet(read_arrivals(reader, plan.definitions, owned))
 
-    def task(self, writer: PartitionWriter, plan: PlannedBatch) -> PartitionTask:
-        """What the tasks of a batch are given, as ledger and dead letters are now. Raises TransientError."""
-        task = self._task(writer, self._owned(plan))
+    def task(self, writer: PartitionWriter, owned: Ownership) -> PartitionTask:
+        """What the tasks of a batch are given, as dead letters are now."""
+        task = self._task(writer, owned)
         if isinstance(self.sink, EventSink):
             self.rereading.go_by(task)
         return task
@@ -103,7 +103,8 @@ class RunningWorker:
             self.settings.source,
         )
 
-    def _owned(self, plan: PlannedBatch) -> Ownership:
+    def owned(self, plan: PlannedBatch) -> Ownership:
+        """Whose the changes of a batch are, as the ledger is now. Raises TransientError."""
         current = self.loop.run(self.ownership.current())
         if isinstance(self.sink, EventSink) and plan.lane is not Lane.COPIED:
             current = NEVER_COPIED

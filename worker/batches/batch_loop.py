@@ -255,8 +255,9 @@ class BatchLoop:
 
     def _write(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
         """Has tasks write a batch; whoever takes STREAMED answers does."""
-        self._worker.meet_definitions(plan)
-        began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer, plan)
+        owned = self._worker.owned(plan)
+        self._worker.meet_definitions(plan, owned)
+        began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer, owned)
         figures = BatchFigures(plan.planned_s)
         match self._sink.delivery:
             case Delivery.STREAMED:
@@ -338,7 +339,7 @@ class BatchLoop:
     def _take_out(self, plan: PlannedBatch, rejections: Sequence[Rejection]) -> None:
         """Has tasks look for changes that the sink refused, makes dead letters of them, and blocks their rows."""
         self._registry.reject(rejections)
-        answers = self._worker.spark.run_tasks(self._worker.task(DiscardingWriter(), plan), plan.ranges)
+        answers = self._worker.spark.run_tasks(self._worker.task(DiscardingWriter(), self._worker.owned(plan)), plan.ranges)
         with contextlib.suppress(RejectedChanges, WriteAgain):  # that rows are blocked now is what this was for
             self._registry.take(read_reports(answers))
         self._registry.check_found()

@@ -96,6 +96,12 @@ class ChangeReader:
         """The newest message of the replica that was asked, which may lag; None when it holds none."""
         return _mark(self._connection.ask(lambda client: self._stream(client).peek_last()))
 
+    def peek_all(self, first_sequence: int, last_sequence: int) -> list[Mark]:
+        """The marks of these messages, as far as the replica that was asked holds them and one answer has room for them."""
+        count = last_sequence - first_sequence + 1
+        messages = self._connection.ask(lambda client: self._stream(client).fetch(first_sequence, count, FETCH_BYTES))
+        return [mark for message in messages if message.sequence <= last_sequence and (mark := _mark(message)) is not None]
+
     def bodies(self, first_sequence: int, last_sequence: int) -> Iterator[Body]:
         """The bodies whose first chunk lies in the range, in order.
 

@@ -28,6 +28,8 @@ from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader, Mark
 from pgsluice.worker.batches.planning import (
     COPIED_MESSAGE_BYTES,
+    DEFINING_BYTES,
+    DEFINING_MESSAGES,
     PARTITION_BYTES,
     STREAMED_PARTITION_BYTES,
     BatchLimit,
@@ -358,6 +360,12 @@ class BatchPlanner:
         when no transaction is complete."""
         bytes_before = self._bytes_before(first + 1)
         self._marks[last.sequence] = last
+        if (
+            last.ddl > first
+            and last.sequence - first <= DEFINING_MESSAGES
+            and last.bytes_through - bytes_before <= DEFINING_BYTES
+        ):
+            self._look_through(first, last.sequence)
         alone = self._whole_transactions or first < self._alone_through
         end = plan_end(first, bytes_before, last, limit, self._mark, defines_alone=alone)
         if end == first:
@@ -370,6 +378,12 @@ class BatchPlanner:
             most, through = self._partition_bytes, lambda sequence: self._bytes_before(sequence + 1)
             tiles = tile_around(definitions, first, end, through, parallelism, most)
         return end, _ranges(tiles, lane, defines=bool(definitions)), tuple(definitions)
+
+    def _look_through(self, first: int, last: int) -> None:
+        """Has the marks of all messages between them at hand: where definitions are, many are asked for."""
+        unknown = next((sequence for sequence in range(first + 1, last) if sequence not in self._marks), last)
+        if unknown < last:
+            self._marks |= {mark.sequence: mark for mark in self._changes.peek_all(unknown, last - 1)}
 
     def _gathered(self, bytes_before: int, last: Mark) -> Mark:
         """The newest message, after a while when the stream grows fast: each batch costs the same to run and to commit, however

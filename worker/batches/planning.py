@@ -53,9 +53,9 @@ def plan_end(
 ) -> int:
     """The last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is complete yet.
 
-    What comes before a transaction with definitions is a batch of its own, and such transactions are taken together as far as
-    they are small; with ``defines_alone`` each is a batch. ``bytes_before`` is what the stream had held before it, ``last`` is
-    the newest message. Marks grow with the sequence, so all searches halve the range.
+    Transactions with definitions are taken together, with those before and between them, as far as that is little; otherwise what
+    comes before the first of them is a batch of its own. With ``defines_alone`` each is a batch. ``bytes_before`` is what the
+    stream had held before it, ``last`` is the newest message. Marks grow with the sequence, so all searches halve the range.
     """
     if last.settled <= start:
         return start
@@ -63,14 +63,13 @@ def plan_end(
     if mark_at(end).ddl <= start:
         return end
     first = _first_that(lambda mark: mark.ddl > start, start + 1, end, mark_at)
-    before = mark_at(first - 1).settled if first - 1 > start else start
-    if before > start:
-        return before
-    alone = _first_that(lambda mark: mark.settled > start, first, end, mark_at)
+    before = max(start, mark_at(first - 1).settled) if first - 1 > start else start
+    alone = _first_that(lambda mark: mark.settled > before, first, end, mark_at)
     if defines_alone:
-        return alone
+        return before if before > start else alone
     few = BatchLimit(min(limit.messages, DEFINING_MESSAGES), min(limit.bytes, DEFINING_BYTES))
-    return max(alone, _end_within(start, bytes_before, mark_at(end), few, mark_at))
+    together = _end_within(start, bytes_before, mark_at(end), few, mark_at)
+    return together if together >= alone else before if before > start else alone
 
 
 def _end_within(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:

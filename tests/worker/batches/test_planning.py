@@ -88,7 +88,7 @@ def test_a_batch_is_as_large_as_the_limit_allows(marks: dict[int, Mark], limit: 
 
 
 @given(streams, limits, st.booleans())
-def test_what_comes_before_a_transaction_with_definitions_is_a_batch_and_each_may_be_one(
+def test_definitions_are_together_with_other_transactions_only_where_that_is_little_and_each_may_be_alone(
     marks: dict[int, Mark], limit: BatchLimit, alone: bool
 ) -> None:
     last, position = marks[len(marks)], 0
@@ -98,8 +98,16 @@ def test_what_comes_before_a_transaction_with_definitions_is_a_batch_and_each_ma
         defined = [(sequence, sequence) for sequence in range(position + 1, end + 1) if marks[sequence].ddl == sequence]
         assert definitions_within(position, end, marks.__getitem__) == defined
         inside = [sequence for sequence in range(position + 1, end) if marks[sequence].settled == sequence]
-        assert not defined or not inside or (not alone and inside[0] >= defined[0][0])
+        size = marks[end].bytes_through - bytes_before
+        is_little = end - position <= min(limit.messages, DEFINING_MESSAGES) and size <= min(limit.bytes, DEFINING_BYTES)
+        assert not defined or not inside or (is_little and not alone)
         position = end
+
+
+def test_what_is_before_a_definition_and_too_much_to_be_together_with_it_is_a_batch() -> None:
+    marks = stream([(DEFINING_BYTES // 3, True, False)] * 4 + [(10, True, True)])
+    assert plan_end(0, 0, marks[5], BatchLimit(10_000, 1 << 40), marks.__getitem__) == 4
+    assert plan_end(4, marks[4].bytes_through, marks[5], BatchLimit(10_000, 1 << 40), marks.__getitem__) == 5
 
 
 def test_small_transactions_with_definitions_are_taken_together() -> None:
@@ -136,7 +144,8 @@ def test_a_definition_that_came_in_chunks_is_one_partition() -> None:
     }
     assert definitions_within(0, 4, marks.__getitem__) == [(2, 3)]
     assert tile_around([(2, 3)], 0, 4, lambda at: 10 * at, 2) == [(1, 1), (2, 3), (4, 4)]
-    assert plan_end(0, 0, marks[4], BatchLimit(9, 90), marks.__getitem__) == 1
+    assert plan_end(0, 0, marks[4], BatchLimit(9, 90), marks.__getitem__) == 4
+    assert plan_end(0, 0, marks[4], BatchLimit(9, 90), marks.__getitem__, defines_alone=True) == 1
     assert plan_end(1, 10, marks[4], BatchLimit(9, 90), marks.__getitem__, defines_alone=True) == 3
 
 
