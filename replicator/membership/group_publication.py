@@ -82,12 +82,19 @@ class GroupPublication:
         return await self.bring(publication, tables, has_published=has_published)
 
     async def bring(
-        self, publication: Publication, tables: list[SourceTable], *, has_published: bool = True, only_joins: bool = False
+        self,
+        publication: Publication,
+        tables: list[SourceTable],
+        *,
+        has_published: bool = True,
+        only_joins: bool = False,
+        waits: bool = True,
     ) -> Publication:
         """Makes the group follow and publish ``tables``, and no others. The caller has put those that are to be copied into the
         ledger; this adds members that another role took out of the publication or altered in it. ``only_joins``: takes nothing
-        out of our publication. Raises as ``prepare``, LockTimeoutError when a table that joins was never free, TableChangedError
-        when a table is gone or another has its name."""
+        out of our publication. Without ``waits`` tables join only if none of them is locked. Raises as ``prepare``,
+        LockTimeoutError when a table that joins was never free, TableChangedError when a table is gone or another has its
+        name."""
         membership = await load_membership(self._bucket) if has_published else None
         membership = (membership or Membership.of(publication)).settled(publication)
         away = await members_away(self._source, membership, publication, self._wishes, self._names) if has_published else {}
@@ -97,7 +104,10 @@ class GroupPublication:
             tables = await self._joining(membership, publication, tables)
         left = leaving(membership, publication, tables, away, now())
         self._watch.followed.follow(table.oid for table in tables)
-        publication = await self._align(membership, publication, tables, has_published, only_joins)
+        alteration = Alteration.between(
+            publication, tables, self._settings.publish, is_decoded=has_published, only_joins=only_joins, waits=waits
+        )
+        publication = await self._align(membership, publication, tables, alteration)
         followed = membership.adopt(publication, {table.oid for table in tables})
         await self._follow(followed, publication, left if has_published else [], tables)
         if self._copy is not None and mended:
@@ -178,21 +188,17 @@ class GroupPublication:
         membership: Membership,
         publication: Publication,
         tables: Sequence[SourceTable],
-        has_published: bool,
-        only_joins: bool,
+        alteration: Alteration,
     ) -> Publication:
         """Ours as the configuration asks for; an administrator's as it is."""
         if not publication.is_made_by(self._names):
             check_fit(publication, tables)
             return publication
-        alteration = Alteration.between(
-            publication, tables, self._settings.publish, is_decoded=has_published, only_joins=only_joins
-        )
         if not alteration:
             return publication
 
         async def announce(xid: str) -> None:
-            if has_published:
+            if alteration.is_decoded:
                 making = Making(xid, tuple(table.oid for table in tables))
                 await store_membership(self._bucket, replace(membership, making=making))
 

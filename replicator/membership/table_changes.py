@@ -12,7 +12,7 @@ leaves is taken out of the publication first, then the ledger says that it left.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pgsluice.replicator.definitions.tracking import track_definitions
@@ -22,7 +22,7 @@ from pgsluice.replicator.membership.joining import choose_joining
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
 from pgsluice.replicator.membership.wanted_tables import WantedTables, find_wanted, load_wishes
 from pgsluice.replicator.snapshot.copy_state import CopyWishes
-from pgsluice.replicator.source.publication import Publication, check_fit, find_publication, gone
+from pgsluice.replicator.source.publication import Publication, check_fit, find_publication, gone, pieces
 from pgsluice.replicator.source.source import Source, hold_rows
 from pgsluice.replicator.source.tables import SourceTable, check_publisher, check_replica_identity, matching_tables, tables_of
 from pgsluice.shared import telemetry
@@ -97,14 +97,13 @@ class TableChanges:
         try:
             for table in await matching_tables(source, pattern):
                 if table.oid not in self._watch.membership.oids and pattern.is_name:
-                    await self._check_joining(source, table, without_copy=without_copy)
+                    await self._check_joining(source, await self._publication(source), table, without_copy=without_copy)
         finally:
             await source.close()
 
-    async def _check_joining(self, source: Source, table: SourceTable, *, without_copy: bool) -> bool:
+    async def _check_joining(self, source: Source, publication: Publication, table: SourceTable, *, without_copy: bool) -> bool:
         """Whether it may join; one that only a pattern matches need not. Raises UsageError or TerminalError."""
         settings, membership = self._run.settings, self._watch.membership
-        publication = await self._publication(source)
         if publication.is_made_by(self._run.names):
             check_replica_identity([table], settings.publish)
             if table.oid not in publication.oids:
@@ -131,15 +130,10 @@ class TableChanges:
         if members - staying.keys() or again & members or self._watch.is_altered:
             applied.refused.update(await self._leave(source, members, list(staying.values())))
         await self._let_strays_go(wanted)
-        joined = False
-        for table in wanted.tables:
-            if table.oid in members or self._waits_for_retry(table, again):
-                continue
-            try:
-                joined |= await self._join(source, table, again)
-            except (LockTimeoutError, UsageError, TerminalError) as error:
-                applied.refused[table.oid] = error
-        if self._role and (joined or before.patterns != wishes.patterns):
+        new = [table for table in wanted.tables if table.oid not in members and not self._waits_for_retry(table, again)]
+        joining = await self._joining(source, new, again, applied.refused)
+        joined = [await self._join(source, piece, applied.refused) for piece in pieces(joining)]
+        if self._role and (any(joined) or before.patterns != wishes.patterns):
             await track_definitions(source, run.names, wishes.patterns, self._role, members, run.settings.retry.source)
         return applied
 
@@ -175,29 +169,63 @@ class TableChanges:
         record = None if self._run.copy is None else self._run.copy.progress.get(table.oid)
         return record is not None and record.phase is Phase.ERRORED and table.oid not in again
 
-    async def _join(self, source: Source, table: SourceTable, again: frozenset[int]) -> bool:
-        """Returns whether the table joined: not when it need not, or is gone or altered by now. Raises LockTimeoutError,
-        UsageError or TerminalError when it cannot join."""
-        if not await self._check_joining(source, table, without_copy=False):
-            return False
-        publication = await self._publication(source)
-        await self._take_up([table], again, publication)
+    async def _joining(
+        self, source: Source, tables: Collection[SourceTable], again: frozenset[int], refused: dict[int, PgsluiceError]
+    ) -> list[SourceTable]:
+        """Returns those that may join, which the ledger has by then; in ``refused`` is why others may not."""
+        if not tables:
+            return []
+        publication, joining = await self._publication(source), list[SourceTable]()
+        for table in tables:
+            try:
+                if await self._check_joining(source, publication, table, without_copy=False):
+                    joining.append(table)
+            except (UsageError, TerminalError) as error:
+                refused[table.oid] = error
+        await self._take_up(joining, again, publication)
+        return joining
+
+    async def _join(self, source: Source, tables: Sequence[SourceTable], refused: dict[int, PgsluiceError]) -> bool:
+        """Has tables join: those that are free first, then each of the others when it is free. Returns whether one joined. What
+        kept others from it is in ``refused``, unless they are gone or altered by now."""
+        left = await self._join_free(source, tables)
+        joined = len(left) < len(tables)
+        for table in left:
+            try:
+                await self._take_in(source, [table], waits=True)
+                joined = True
+            except (LockTimeoutError, UsageError, TerminalError) as error:
+                await self._give_up(source, table, error, refused)
+        return joined
+
+    async def _join_free(self, source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
+        """Together, because that takes as long as one alone does; in halves where one is in the way of others. Returns those that
+        did not join."""
         try:
-            await self._bring(source, [*await tables_of(source, self._watch.membership.oids), table], only_joins=True)
-        except (LockTimeoutError, UsageError, TerminalError) as error:
-            copy = self._run.copy
-            if table not in await tables_of(source, [table.oid]):
-                log.info("a table was dropped or altered before it joined", table=table.qualified_name)
-                if copy is not None:
-                    await copy.drop_out(table.oid)
-                return False
+            await self._take_in(source, tables, waits=False)
+        except (LockTimeoutError, UsageError, TerminalError):
+            middle = len(tables) // 2
+            halves = (tables[:middle], tables[middle:]) if middle else ()
+            return [table for half in halves for table in await self._join_free(source, half)] if halves else list(tables)
+        return []
+
+    async def _take_in(self, source: Source, tables: Sequence[SourceTable], *, waits: bool) -> None:
+        followed = await tables_of(source, self._watch.membership.oids)
+        await self._bring(source, [*followed, *tables], only_joins=True, waits=waits)
+        log.info("tables join the group", tables=",".join(table.qualified_name for table in tables))
+        report_partitioned(tables)
+        self._begin([table.oid for table in tables])
+
+    async def _give_up(self, source: Source, table: SourceTable, error: PgsluiceError, refused: dict[int, PgsluiceError]) -> None:
+        copy = self._run.copy
+        if table not in await tables_of(source, [table.oid]):
+            log.info("a table was dropped or altered before it joined", table=table.qualified_name)
             if copy is not None:
-                await copy.give_up(table.oid, error)
-            raise
-        log.info("a table joins the group", table=table.qualified_name)
-        report_partitioned([table])
-        self._begin([table.oid])
-        return True
+                await copy.drop_out(table.oid)
+            return
+        refused[table.oid] = error
+        if copy is not None:
+            await copy.give_up(table.oid, error)
 
     def _begin(self, oids: Collection[int]) -> None:
         if self._run.copy is not None and oids:
@@ -214,10 +242,10 @@ class TableChanges:
         known = membership.known_names | {table.qualified_name for table in published}
         await copy.take_up(tables, CopyWishes(recopied=again, followed=membership.oids, known_names=known))
 
-    async def _bring(self, source: Source, tables: list[SourceTable], *, only_joins: bool = False) -> None:
+    async def _bring(self, source: Source, tables: list[SourceTable], *, only_joins: bool = False, waits: bool = True) -> None:
         run = self._run
         group_publication = GroupPublication(run.settings, run.names, source, self._bucket, self._watch, run.copy)
-        await group_publication.bring(await self._publication(source), tables, only_joins=only_joins)
+        await group_publication.bring(await self._publication(source), tables, only_joins=only_joins, waits=waits)
 
     async def _publication(self, source: Source) -> Publication:
         publication = await find_publication(source, self._run.names)

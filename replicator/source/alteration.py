@@ -31,13 +31,16 @@ _CHANGED: LiteralString = """
 @dataclass(frozen=True, slots=True)
 class Alteration:
     """What turns our publication into the one that is wanted. ``locked`` are the tables of which decoding may know it as it is
-    now: those that join, and all of them when its options change. ``schemas`` are those that somebody added."""
+    now: those that join, and all of them when its options change. ``schemas`` are those that somebody added.
+    ``is_decoded``: there is a slot. Without ``waits`` it is made when all of them are free, or not at all."""
 
     joining: Sequence[SourceTable]
     leaving: Sequence[PublishedTable]
     operations: tuple[str, ...] | None
     locked: Sequence[SourceTable]
     schemas: tuple[str, ...] = ()
+    is_decoded: bool = True
+    waits: bool = True
 
     @classmethod
     def between(
@@ -48,8 +51,9 @@ class Alteration:
         *,
         is_decoded: bool,
         only_joins: bool = False,
+        waits: bool = True,
     ) -> Alteration:
-        """``is_decoded``: there is a slot. ``only_joins``: what it has beside ``tables`` stays for now."""
+        """``only_joins``: what it has beside ``tables`` stays for now."""
         wanted, named = {table.oid for table in tables}, {table.oid for table in publication.tables if table.is_named}
         joining = [table for table in tables if table.oid not in named]
         is_same = set(publication.operations) == set(operations) and publication.via_partition_root
@@ -60,6 +64,8 @@ class Alteration:
             None if is_same else tuple(operations),
             [] if not is_decoded else joining if is_same else list(tables),
             () if only_joins else publication.schemas,
+            is_decoded,
+            waits,
         )
 
     @property
@@ -73,7 +79,7 @@ class Alteration:
         """Alterations that do the same one after the other, each with few locks. One of the options locks all tables."""
         if self.operations is not None or len(self.joining) + len(self.leaving) <= PIECE:
             return [self]
-        joins = [Alteration(piece, (), None, piece if self.locked else ()) for piece in pieces(self.joining)]
+        joins = [Alteration(piece, (), None, piece if self.locked else (), waits=self.waits) for piece in pieces(self.joining)]
         ends = [Alteration((), piece, None, ()) for piece in pieces(self.leaving)]
         return [*joins, *ends, *([Alteration((), (), None, (), self.schemas)] if self.schemas else [])]
 
@@ -101,12 +107,15 @@ async def alter_publication(
 
     ``note`` gets the transaction's id before anything is altered, each time that it is tried. A table is locked for moments:
     first so that it may be written to, for which autovacuum gives way; then an application waits, for LOCK_TIMEOUT_MS at most.
-    Raises TransientError when a table was never free, TableChangedError when one is not what it was.
+    Raises LockTimeoutError when a table was never free, TableChangedError when one is not what it was.
     """
     await check_publisher(source, alteration.joining, creates=False)
     for piece in alteration.in_pieces():
         alter = partial(_alter, source, names, piece, note)
-        await retry_locked(alter, pauses, "a table that joins or leaves is in use, trying again")
+        if piece.waits:
+            await retry_locked(alter, pauses, "a table that joins or leaves is in use, trying again")
+        else:
+            await alter()
 
 
 async def _alter(source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]]) -> None:
@@ -115,8 +124,11 @@ async def _alter(source: Source, names: GroupNames, alteration: Alteration, note
     async with source.transaction(doing):
         [(xid,)] = await source.rows(doing, "SELECT pg_current_xact_id()::xid::text")
         await note(xid)
-        await _lock(source, doing, alteration.concerned, "SHARE UPDATE EXCLUSIVE", TURN_TIMEOUT_MS)
-        await _lock(source, doing, alteration.locked, "SHARE ROW EXCLUSIVE", LOCK_TIMEOUT_MS)
+        if alteration.waits:
+            await _lock(source, doing, alteration.concerned, "SHARE UPDATE EXCLUSIVE MODE", TURN_TIMEOUT_MS)
+            await _lock(source, doing, alteration.locked, "SHARE ROW EXCLUSIVE MODE", LOCK_TIMEOUT_MS)
+        else:  # who waits for one while it holds others may be in the way of a transaction that takes them in another order
+            await _lock(source, doing, alteration.concerned, "SHARE ROW EXCLUSIVE MODE NOWAIT", LOCK_TIMEOUT_MS)
         await _check_unchanged(source, doing, alteration.concerned)
         for statement in statements:
             try:
@@ -138,7 +150,7 @@ async def _lock(
     """For the transaction. Raises LockTimeoutError."""
     if tables:
         await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout_ms)))
-        statement = sql.SQL("LOCK TABLE {} IN {} MODE").format(_lock_list(tables), sql.SQL(mode))
+        statement = sql.SQL("LOCK TABLE {} IN {}").format(_lock_list(tables), sql.SQL(mode))
         names = listed([table.qualified_name for table in tables])
         await source.execute(f"locking {names} for {doing}", statement)
 

@@ -116,6 +116,39 @@ def test_autovacuum_gives_way_to_a_table_that_joins(server: PostgresServer, repl
         assert "trying again" not in replicator.log()
 
 
+@pytest.mark.parametrize("server", [NEWEST], indirect=True)
+def test_tables_that_come_together_join_together_and_one_that_is_in_use_holds_up_none_of_them(
+    replication: Group, nats_server: NatsServer
+) -> None:
+    source, others = replication.source, [f"{name}_too" for name in ("a", "b", "c", "v", "x")]
+    for name in others:
+        source.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY)")
+    config = configuration(replication.name, source, None, nats_server, tables="t")
+
+    def add(*tables: str) -> None:
+        with PgsluiceProcess("tables", "add", *tables, "--without-copy", "--no-wait", config=config) as order:
+            assert order.wait() == 0
+
+    def published() -> set[str]:
+        return {name for (name,) in source.execute("SELECT tablename::text FROM pg_publication_tables")}
+
+    with PgsluiceProcess("replicator", config=config) as replicator, source.connect(autocommit=False) as writer:
+        replicator.wait_for_log("replicating ")
+        add(*others[:3])
+        wait_until(lambda: published() == {"t", *others[:3]}, what="tables that join")
+        assert replicator.log().count("publication is altered") == 1
+        writer.execute("INSERT INTO w VALUES (1, 'open')")
+        add("w", *others[3:])
+        wait_until(lambda: published() == {"t", *others}, what="tables that join beside one in use")
+        assert replicator.log().count(IN_USE) < 3  # of eight times
+        writer.commit()
+        wait_until(lambda: "w" in published(), what="the table that was in use")
+        source.execute("INSERT INTO w VALUES (2, 'followed')")
+        replicator.terminate()
+        assert replicator.wait() == 0
+        assert " ERROR " not in replicator.log()
+
+
 def insert(application: psycopg.Connection[Any], number: int) -> float:
     """Seconds that it took."""
     began = time.monotonic()
