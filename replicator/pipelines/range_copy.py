@@ -6,11 +6,10 @@ is ``replicator.snapshot``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from nats.aio.client import Client
 
@@ -18,7 +17,7 @@ from pgsluice.replicator.pipelines.key_ranges import QuerySql, RowsWanted
 from pgsluice.replicator.pipelines.pipeline import WriteMode
 from pgsluice.replicator.pipelines.run_retries import PAUSES
 from pgsluice.replicator.retention import RunningCopyRetention
-from pgsluice.replicator.snapshot.copy_task import CopyProcess
+from pgsluice.replicator.snapshot.copy_here import copying_here
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RowSteps
 from pgsluice.replicator.snapshot.dead_rows import RowLetters
 from pgsluice.replicator.snapshot.export import SnapshotKeeper
@@ -137,7 +136,7 @@ class PublishingRun:
         attempts = pipeline.retries + 1
         timeouts = 1 if are_parts else attempts
         schedule = Schedule([requests], tasks, _RANGE_BYTES, parameters.share.ranges)
-        with self._running(parameters, 1 if are_parts else len(requests)) as (job, threads):
+        async with self._running(parameters, 1 if are_parts else len(requests)) as (job, threads):
             reading = ScheduleRun(
                 schedule, job, tasks, threads, progress, PAUSES, held, attempts, RUN_AGAIN, most_unreadable, timeouts
             )
@@ -223,8 +222,8 @@ class PublishingRun:
         count = "" if each.rows is None else self.query.counts(wanted, [each])
         return RangeRequest(pages, 1, head, self.ledger_revision, key_fields=fields, mark=self.mark, rows=each.rows, count=count)
 
-    @contextmanager
-    def _running(self, parameters: CopyParameters, ranges: int) -> Iterator[tuple[Job, ThreadPoolExecutor]]:
+    @asynccontextmanager
+    async def _running(self, parameters: CopyParameters, ranges: int) -> AsyncIterator[tuple[Job, ThreadPoolExecutor]]:
         """What reads: one range at a time is read here, faster than Spark starts."""
         if ranges > 1 and self.query.pipeline.tasks > 1:
             from pgsluice.replicator.pipelines.spark_tasks import running_spark
@@ -232,13 +231,8 @@ class PublishingRun:
             with running_spark(self.settings, parameters, self.query.pipeline) as running:
                 yield running
             return
-        process, threads = CopyProcess(), ThreadPoolExecutor(1, "pgsluice-pipeline")
-        try:
-            yield partial(_copy_here, process, parameters), threads
-        finally:
-            process.interrupt()
-            threads.submit(process.close)
-            threads.shutdown()
+        async with copying_here() as here:
+            yield here.job(parameters), here.threads
 
 
 def unreadable_error(outcome: RangeOutcome) -> PgsluiceError:
@@ -249,10 +243,6 @@ def unreadable_error(outcome: RangeOutcome) -> PgsluiceError:
 
 def _field(text: str | None) -> bytes:
     return rb"\N" if text is None else text.translate(_ESCAPES).encode()
-
-
-def _copy_here(process: CopyProcess, parameters: CopyParameters, requests: Sequence[RangeRequest]) -> list[RangeOutcome]:
-    return [process.copy(parameters, request) for request in requests]
 
 
 class _Progress:

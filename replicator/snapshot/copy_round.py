@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Protocol
 
 from nats.aio.client import Client
 
@@ -18,8 +18,7 @@ from pgsluice.replicator.snapshot.held_ranges import HeldRanges
 from pgsluice.replicator.snapshot.plan import plan_ranges
 from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
-from pgsluice.replicator.snapshot.schedule import Schedule, ScheduleRun
-from pgsluice.replicator.snapshot.spark_job import most_tasks, run_job
+from pgsluice.replicator.snapshot.schedule import Job, Schedule, ScheduleRun
 from pgsluice.replicator.snapshot.stream_share import StreamShare, share_of_stream, size_of
 from pgsluice.replicator.source.catalog import CopiedTable, read_tables
 from pgsluice.replicator.source.inheritance import heirs_left_out
@@ -30,20 +29,34 @@ from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.config.copy_settings import CopySettings
 from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.preflight.finding import listed
-from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.position import format_lsn
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 
 log = telemetry.logger(__name__)
 
 
+class CopyTasks(Protocol):
+    """Tasks that copy ranges, ``most`` at a time, each while a thread of ``threads`` waits for it."""
+
+    @property
+    def most(self) -> int: ...
+
+    @property
+    def threads(self) -> Executor: ...
+
+    def job(self, parameters: CopyParameters) -> Job:
+        """Gives what copies ranges of that snapshot."""
+
+    def cancel(self) -> None:
+        """Ends what is being copied; nothing happens when there is nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class CopyRuntime:
-    """What carries a copy: NATS, Spark, and threads that wait for Spark's jobs."""
+    """What carries a copy."""
 
     client: Client
-    spark: Spark
-    threads: Executor
+    tasks: CopyTasks
 
 
 class Round:
@@ -84,7 +97,7 @@ class Round:
             await keeper.close()
 
     def _share(self, stream: StreamState) -> StreamShare:
-        tasks, name = most_tasks(self._runtime.spark, self._copy.connections), self._prepared.stream.name
+        tasks, name = self._runtime.tasks.most, self._prepared.stream.name
         share = share_of_stream(name, size_of(stream), tasks, self._runtime.client.max_payload)
         if share.tasks < tasks:
             log.warning(
@@ -203,12 +216,12 @@ class Round:
             share=share,
             pauses=self._settings.retry.copied_rows,
         )
-        spark = self._runtime.spark
+        tasks = self._runtime.tasks
         schedule = Schedule(ranges, self._copy.workers_per_table, self._copy.range_bytes, share.ranges)
-        job, threads = partial(run_job, spark, parameters), self._runtime.threads
-        run = ScheduleRun(schedule, job, share.tasks, threads, self._progress, self._settings.retry.copied_range, held)
+        job = tasks.job(parameters)
+        run = ScheduleRun(schedule, job, share.tasks, tasks.threads, self._progress, self._settings.retry.copied_range, held)
         try:
             await run.run()
         finally:
-            spark.cancel_jobs()
+            tasks.cancel()
         self._rewritten = run.rewritten

@@ -16,12 +16,13 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from pgsluice.replicator.snapshot.copy_round import CopyRuntime, Round
+from pgsluice.replicator.snapshot.copy_here import copying_here, is_little
+from pgsluice.replicator.snapshot.copy_round import CopyRuntime, CopyTasks, Round
 from pgsluice.replicator.snapshot.group_lock import lock_group
 from pgsluice.replicator.snapshot.preparation import prepare_copy
 from pgsluice.replicator.snapshot.prepared_copy import PreparedCopy
 from pgsluice.replicator.snapshot.schedule import ASK_AGAIN
-from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, bounded_settings, start_spark
+from pgsluice.replicator.snapshot.spark_job import DAEMON_MODULE, SparkTasks, bounded_settings, start_spark
 from pgsluice.replicator.snapshot.table_progress import TableProgress, show_progress
 from pgsluice.replicator.source.connection import RECOVERY_CONFLICT
 from pgsluice.replicator.source.source import Source
@@ -49,7 +50,8 @@ class Snapshot:
     """``prepare`` before the group's first change is published, again when it failed; then ``run``. ``run_on`` copies what joins
     later. ``close`` at the end.
 
-    Spark runs while something is copied, and so long the source is locked against another copy of the group.
+    Spark runs while something is copied, unless little of it has come beside the stream. So long the source is locked against
+    another copy of the group.
     """
 
     def __init__(self, settings: ReplicatorSettings, copy: CopySettings) -> None:
@@ -75,8 +77,9 @@ class Snapshot:
         self._prepared = await prepare_copy(self._settings, self._copy, self._client, self._source)
         return self._prepared
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Copies what is left; returns when every table is finished or errored, or after ``stop``.
+    async def run(self, stop: asyncio.Event, *, is_beside: bool = False) -> None:
+        """Copies what is left; returns when every table is finished or errored, or after ``stop``. ``is_beside``: tables that
+        came while the group streams.
 
         Without a stream to follow, raises TerminalError when a table is errored.
         """
@@ -84,7 +87,8 @@ class Snapshot:
         progress = self._prepared.progress
         if self._prepared.ready:
             await self._lock()
-            await run_until_first([self._copy_waiting(self._prepared), progress.run(), _wait(stop)])
+            copying = self._copy_beside(self._prepared) if is_beside else self._copy_by_spark(self._prepared)
+            await run_until_first([copying, progress.run(), _wait(stop)])
             await self._until_answered(progress.write, stop)
         if not progress.waiting:
             await self._until_answered(partial(self._finish, self._prepared), stop)
@@ -105,7 +109,7 @@ class Snapshot:
             if stop.is_set() or not prepared.ready:
                 continue
             try:
-                await self.run(stop)
+                await self.run(stop, is_beside=True)
             except TransientError as error:
                 await self._release()
                 pause_s = backoff.next_pause_s()
@@ -147,8 +151,13 @@ class Snapshot:
         if source is not None:
             await source.close()
 
-    async def _copy_waiting(self, prepared: PreparedCopy) -> None:
-        assert self._client is not None
+    async def _copy_beside(self, prepared: PreparedCopy) -> None:
+        async with copying_here() as here:
+            await run_until_first([self._run_rounds(prepared, here, only_little=True), show_progress(prepared.progress)])
+        if prepared.ready:
+            await self._copy_by_spark(prepared)
+
+    async def _copy_by_spark(self, prepared: PreparedCopy) -> None:
         log.info("starting Spark", tables=len(prepared.ready))
         settings = bounded_settings(self._settings.spark, self._copy.connections)
         spark = self._spark = Spark(f"pgsluice {self._settings.group} copy", settings, DAEMON_MODULE)
@@ -158,8 +167,8 @@ class Snapshot:
             start = partial(start_spark, spark, self._copy.connections, files)
             self._starting = asyncio.get_running_loop().run_in_executor(threads, start)
             await _started(spark, self._starting)
-            runtime = CopyRuntime(self._client, spark, threads)
-            await run_until_first([self._run_rounds(prepared, runtime), show_progress(prepared.progress)])
+            tasks = SparkTasks(spark, threads, self._copy.connections)
+            await run_until_first([self._run_rounds(prepared, tasks), show_progress(prepared.progress)])
 
     async def _until_answered(self, write: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
         """Waits for a broker that has no leader now: the copy is done, and the stream beside it goes on. One more try after
@@ -175,9 +184,11 @@ class Snapshot:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), backoff.next_pause_s())
 
-    async def _run_rounds(self, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
+    async def _run_rounds(self, prepared: PreparedCopy, tasks: CopyTasks, *, only_little: bool = False) -> None:
+        assert self._client is not None
+        runtime = CopyRuntime(self._client, tasks)
         backoff, lost = Backoff(self._settings.retry.source), 0
-        while prepared.ready:
+        while prepared.ready and (not only_little or await self._is_little(prepared)):
             ready = len(prepared.ready)
             try:
                 rewritten = await Round(self._settings, self._copy, prepared, runtime).run()
@@ -193,6 +204,10 @@ class Snapshot:
                 pause_s = backoff.next_pause_s()
                 log.warning("copy interrupted; unfinished tables are copied again", reason=str(error), pause_s=pause_s)
                 await asyncio.sleep(pause_s)
+
+    async def _is_little(self, prepared: PreparedCopy) -> bool:
+        assert self._source is not None
+        return await is_little(self._source, [record.oid for record in prepared.ready])
 
     def _note_rewritten(self, progress: TableProgress, oids: set[int]) -> None:
         self._rewritten = Counter({oid: count for oid, count in self._rewritten.items() if oid in oids})

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pgsluice.replicator.snapshot.copy_task import copy_ranges
 from pgsluice.replicator.snapshot.copy_task_messages import CopyParameters, RangeOutcome, RangeRequest, RangeStatus
+from pgsluice.replicator.snapshot.schedule import Job
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.spark.executors import check_executors
 from pgsluice.shared.spark.failure import failure_reason
@@ -48,6 +51,25 @@ def start_spark(spark: Spark, connections: int, files: Sequence[str]) -> None:
 def most_tasks(spark: Spark, connections: int) -> int:
     """How many jobs keep Spark busy without more than ``connections`` tasks at a time."""
     return min(connections, spark.parallelism) if is_local(str(spark.context.master)) else connections
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTasks:
+    """``CopyTasks`` (``copy_round``) of a Spark that has started; ``threads`` wait for its jobs."""
+
+    spark: Spark
+    threads: Executor
+    connections: int
+
+    @property
+    def most(self) -> int:
+        return most_tasks(self.spark, self.connections)
+
+    def job(self, parameters: CopyParameters) -> Job:
+        return functools.partial(run_job, self.spark, parameters)
+
+    def cancel(self) -> None:
+        self.spark.cancel_jobs()
 
 
 def run_job(spark: Spark, parameters: CopyParameters, ranges: Sequence[RangeRequest]) -> list[RangeOutcome]:

@@ -84,6 +84,22 @@ def test_a_table_that_a_pattern_matches_joins_by_itself_with_its_rows(after_chan
     assert {"t", "order_1", "order_keyless"} <= group.published()
 
 
+def test_spark_starts_for_a_table_that_joins_only_where_there_is_much_to_copy(make_group: MakeGroup) -> None:
+    group = make_group(tables="t,order_*")
+    group.create("order_first")
+    with group.running() as process:
+        process.wait_for_log("copy is finished")
+        starts = process.log().count("starting Spark")
+        for name, rows, expected in (("order_small", 20, starts), ("order_large", 10_000, starts + 1)):
+            group.source.execute(
+                f"BEGIN; CREATE TABLE {name} (id bigint PRIMARY KEY, v text);"
+                f" INSERT INTO {name} SELECT n, repeat('v', 1000) FROM generate_series(1, {rows}) n; COMMIT"
+            )
+            group.wait_for_copy(name)
+            assert process.log().count("starting Spark") == expected
+            assert group.read(name) == group.at_source(name)
+
+
 def by_oid(record: TableRecord) -> int:
     return record.oid
 
