@@ -28,7 +28,7 @@ from pgsluice.replicator.source.tables import SourceTable, check_publisher, chec
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import Phase
-from pgsluice.shared.errors import LockTimeoutError, PgsluiceError, TerminalError, UsageError
+from pgsluice.shared.errors import LockTimeoutError, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.table import TableName, TablePattern
 
 log = telemetry.logger(__name__)
@@ -199,14 +199,17 @@ class TableChanges:
         return joined
 
     async def _join_free(self, source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
-        """Together, because that takes as long as one alone does; in halves where one is in the way of others. Returns those that
-        did not join."""
+        """Together, because that takes as long as one alone does; in halves where one is in the way of others, or the server has
+        too few locks. Returns those that did not join."""
         try:
             await self._take_in(source, tables, waits=False)
-        except (LockTimeoutError, UsageError, TerminalError):
-            middle = len(tables) // 2
-            halves = (tables[:middle], tables[middle:]) if middle else ()
-            return [table for half in halves for table in await self._join_free(source, half)] if halves else list(tables)
+        except PgsluiceError as error:
+            if len(tables) > 1:
+                middle = len(tables) // 2
+                return [*await self._join_free(source, tables[:middle]), *await self._join_free(source, tables[middle:])]
+            if isinstance(error, TransientError) and not isinstance(error, LockTimeoutError):
+                raise
+            return list(tables)
         return []
 
     async def _take_in(self, source: Source, tables: Sequence[SourceTable], *, waits: bool) -> None:
