@@ -80,9 +80,12 @@ class LiveMembership:
         because it is time to try again."""
         copy = self._run.copy
         due = [] if copy is None else [record.oid for record in copy.progress.errored if record.is_due(datetime.now(UTC))]
-        if self._run.is_configuration_new or self._has_found or due or (copy is not None and copy.held):
-            self._report(await self._changes.apply(due), is_asked_for=self._run.is_configuration_new)
-            self._run.is_configuration_new = self._has_found = False
+        settings, is_new = self._run.settings, self._run.is_configuration_new
+        if is_new or self._has_found or due or (copy is not None and copy.held):
+            self._report(await self._changes.apply(due), is_asked_for=is_new)
+            self._has_found = False
+            if self._run.settings is settings:  # or they were read again meanwhile
+                self._run.is_configuration_new = False
 
     async def _carry_out_orders(self) -> None:
         try:

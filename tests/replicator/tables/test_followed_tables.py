@@ -84,6 +84,20 @@ def test_a_table_that_a_pattern_matches_joins_by_itself_with_its_rows(after_chan
     assert {"t", "order_1", "order_keyless"} <= group.published()
 
 
+def test_a_hang_up_while_a_table_waits_to_join_is_answered_too(make_group: MakeGroup) -> None:
+    group = make_group(tables="t")
+    group.create("u", 3)
+    with group.running() as process:
+        with group.source.connect(autocommit=False) as writer:
+            writer.execute("UPDATE u SET v = 'open'")
+            group.reconfigure(tables="t,u")
+            process.wait_for_log("a table that joins or leaves is in use, trying again")
+            group.reconfigure(tables="t,u,nowhere")
+            process.wait_for_log("the configuration was read again  tables=t,u,nowhere")
+            writer.commit()
+        process.wait_for_log("table 'public.nowhere' does not exist in the source")
+
+
 def test_spark_starts_for_a_table_that_joins_only_where_there_is_much_to_copy(make_group: MakeGroup) -> None:
     group = make_group(tables="t,order_*")
     group.create("order_first")
