@@ -21,7 +21,8 @@ import pytest
 from pgsluice.shared.broker.connection import connected
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory, remove_leftovers
-from tests.servers.database_pool import Connection, DatabasePool
+from tests.servers.database_pool import DatabasePool
+from tests.servers.postgres import Connection
 from tests.servers.postgres_binaries import JARS, BinariesUnavailableError, binaries, copy_package, fetch, verified
 from tests.servers.program import REPOSITORY
 from tests.waiting import DeadlineError, wait_until

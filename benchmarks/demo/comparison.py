@@ -62,7 +62,7 @@ def sample(source: Database, target: Database, table: str) -> list[tuple[str, st
             sql.SQL("SELECT ROW({})::text, t::text FROM {} t ORDER BY random() LIMIT 3").format(keys, name)
         ).fetchall()
     with target.connect() as connection:
-        found = dict(
+        found: dict[str, str] = dict(
             connection.execute(
                 sql.SQL("SELECT ROW({0})::text, t::text FROM {1} t WHERE ROW({0})::text = ANY(%s)").format(keys, name),
                 [[key for key, _ in picked]],
