@@ -18,14 +18,14 @@ from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES
 from pgsluice.worker.sinks.sink import Applied, Receipt
-from tests.changes_builder import Change, Truncate, message
+from tests.changes_builder import AnyChange, message
 from tests.servers import Database
 from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.settings import worker_settings
 
 NO_NATS = NatsSettings.of_url("")
 
-Changes = Sequence[Change | Truncate]
+Changes = Sequence[AnyChange]
 
 
 class Target:
@@ -104,7 +104,7 @@ class Target:
         """What tasks make of the next batch: partitions of transactions of changes."""
         return write(self.sink, [self.messages(*partition) for partition in partitions])
 
-    def apply(self, *changes: Change | Truncate) -> Applied:
+    def apply(self, *changes: AnyChange) -> Applied:
         """A batch of one transaction."""
         return self.apply_partitions([changes])
 

@@ -55,7 +55,7 @@ from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.target.catalog import unique_keys
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import is_transient
-from pgsluice.worker.sinks.postgres.target.type_names import known_type, type_here
+from pgsluice.worker.sinks.postgres.target.type_names import TEXT, known_type, type_here
 
 _log = telemetry.logger(__name__)
 
@@ -73,8 +73,9 @@ SELECT c.oid, c.relkind = 'p',
   LEFT JOIN pg_constraint k ON k.contype = 'p' AND k.conrelid = c.oid
  WHERE n.nspname = %s AND c.relname = %s
 """
-_NUMBERS = """
-SELECT c.oid::bigint, a.attname::text, a.attnum::int FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+_COLUMNS = """
+SELECT c.oid::bigint, a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE n.nspname = %s AND c.relname = %s
 """
@@ -150,6 +151,7 @@ class Alteration:
         """What is not altered stays known by what it is called here, but for a table that was renamed: its rows would go to
         another of that name."""
         place, source = known.place, (now.schema, now.name)
+        made_as_text: set[int] = set()
         for difference in found:
             action = self.policies.action(kind_of(difference), (was.schema, was.name))
             if isinstance(difference, TableRenamed):
@@ -160,12 +162,28 @@ class Alteration:
             if here is None:
                 return
             self._execute_all(statements(difference, here, action), ".".join(place))
+            made_as_text |= {number for number, kind in here.types.items() if kind == TEXT and number not in here.columns}
             if isinstance(difference, TableRenamed) and place == difference.was:
                 place = difference.now
-        found_now = self.connection.execute(_NUMBERS, place).fetchall()
+        found_now = self.connection.execute(_COLUMNS, place).fetchall()
         if found_now:
-            by_name = {name: number for _, name, number in found_now if name is not None}
-            self._remember(known, replace(known, place=place, source=source, target_oid=found_now[0][0]), by_name, was, now)
+            by_name = {name: number for _, name, number, _ in found_now if name is not None}
+            here_now = _numbers_here(by_name, known, was, now)
+            texts = {number for _, _, number, kind in found_now if kind == TEXT}
+            as_text = {each for each in made_as_text | known.made_as_text(was) if here_now.get(each) in texts}
+            self.known_tables.replace(
+                self.connection,
+                known,
+                replace(
+                    known,
+                    place=place,
+                    source=source,
+                    target_oid=found_now[0][0],
+                    columns={c.name: here_now[c.number] for c in now.columns if c.number in here_now},
+                    types={c.name: TEXT if c.number in as_text else c.type_name for c in now.columns},
+                    source_numbers={c.name: c.number for c in now.columns},
+                ),
+            )
 
     def _look(
         self, place: tuple[str, str], known: KnownTable, was: TableDefinition, now: TableDefinition, difference: Difference
@@ -205,16 +223,6 @@ class Alteration:
             column = difference.column if isinstance(difference, ColumnAdded) else difference.now
             return {column.number: type_here(self.connection, column.type_name)}
         return {}
-
-    def _remember(
-        self, known: KnownTable, moved: KnownTable, by_name: Mapping[str, int], was: TableDefinition, now: TableDefinition
-    ) -> None:
-        here = _numbers_here(by_name, known, was, now)
-        numbers = {c.name: here[c.number] for c in now.columns if c.number in here}
-        types = {column.name: column.type_name for column in now.columns}
-        source_numbers = {column.name: column.number for column in now.columns}
-        news = replace(moved, columns=numbers, types=types, source_numbers=source_numbers)
-        self.known_tables.replace(self.connection, known, news)
 
     def _alter_type(self, was: TypeDefined, now: TypeDefined) -> None:
         """The type of that name, if the target has one. Where it has text instead, rows bring the labels."""

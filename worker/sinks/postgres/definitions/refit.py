@@ -8,7 +8,7 @@ type is given it too where the target had the type that the source had before; w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from psycopg import sql
@@ -46,14 +46,17 @@ def refitting(connection: Connection, known_tables: KnownTables, policies: Polic
     refit = _Refit(connection, policies, table, known, entry, types, primary_key[0] if primary_key else [])
     found = list(refit.statements())
     numbers = {name: here.number for name, here in refit.columns().items()}
-    if any(known.columns.get(name) != number for name, number in numbers.items()):
-        known_tables.replace(connection, known, replace(known, columns={**known.columns, **numbers}))
+    texts = dict.fromkeys(refit.made_as_text, TEXT)
+    if texts or any(known.columns.get(name) != number for name, number in numbers.items()):
+        noted = replace(known, columns={**known.columns, **numbers}, types={**known.types, **texts})
+        known_tables.replace(connection, known, noted)
     return [emptying_statement(connection, entry.oid, place), *found] if found else []
 
 
 @dataclass(frozen=True)
 class _Refit:
-    """``types`` are those of the target's columns, by number; ``primary_key`` are numbers too, none where there is none."""
+    """``types`` are those of the target's columns, by number; ``primary_key`` are numbers too, none where there is none.
+    ``made_as_text`` are the columns that the statements so far add as text for want of their types."""
 
     connection: Connection
     policies: Policies
@@ -62,6 +65,7 @@ class _Refit:
     entry: CatalogEntry
     types: Mapping[int, str]
     primary_key: Sequence[int]
+    made_as_text: list[str] = field(default_factory=list)
 
     def statements(self) -> Iterator[Statement]:
         here = self.columns()
@@ -129,8 +133,10 @@ class _Refit:
 
     def _adding(self, column: Column) -> Iterator[Statement]:
         if self._action(Kind.ADD_COLUMN) is Action.APPLY:
-            not_null = sql.SQL(" NOT NULL" if column.not_null else "")
-            yield self._alter("ADD COLUMN {} ", column.name) + self._type(column) + not_null
+            kind = known_type(self.connection, self.table.qualified_name, column.name, column.type_name)
+            if kind == TEXT:
+                self.made_as_text.append(column.name)
+            yield self._alter("ADD COLUMN {} ", column.name) + sql.SQL(kind + (" NOT NULL" if column.not_null else ""))
 
     def _altering(self, column: Column, here: TargetColumn) -> Iterator[Statement]:
         before, now = self.known.types.get(self._name_before(column)), column.type_name
@@ -170,9 +176,6 @@ class _Refit:
                 f"alter the target's table as it is to be, or start again with ddl-policy '{name} {kind}' set to something else",
             )
         return action
-
-    def _type(self, column: Column) -> sql.SQL:
-        return sql.SQL(known_type(self.connection, self.table.qualified_name, column.name, column.type_name))
 
     def _alter(self, action: str, *names: str) -> Statement:
         identifier = sql.Identifier(*self.known.place)

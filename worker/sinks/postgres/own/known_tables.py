@@ -30,9 +30,10 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.definition import TableDefinition
 from pgsluice.shared.wire.names import replayed_worker
 from pgsluice.shared.wire.position import Position
-from pgsluice.shared.wire.table import Table
+from pgsluice.shared.wire.table import Column, Table
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.type_names import TEXT
@@ -107,6 +108,15 @@ class KnownTable:
     columns: Mapping[str, int]
     types: Mapping[str, str]
     source_numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def made_as_text(self, was: TableDefinition) -> set[int]:
+        """Numbers of the source's columns that are text here for want of their types, which ``was`` tells."""
+        return {each.number for each in was.columns if each.type_name != TEXT == self.types.get(each.name)}
+
+    def is_text(self, column: Column) -> bool:
+        """Whether the source's column, which may have another name by now, is noted as text."""
+        named = next((name for name, number in self.source_numbers.items() if number and number == column.number), column.name)
+        return self.types.get(named) == TEXT
 
 
 class MissedChange(NamedTuple):
@@ -196,8 +206,9 @@ class KnownTables:
     def _entry(self, destination: Destination, known: Known) -> KnownTable:
         table, oid = destination.table, destination.oid
         every_column = {**known_columns(table, oid, known), **destination.columns}
-        noted = [entry.types for entry in known.get(table.oid, ()) if entry.target_oid == oid]
-        as_text = {name for name in destination.texts if destination.is_made or any(types.get(name) == TEXT for types in noted)}
+        noted = [entry for entry in known.get(table.oid, ()) if entry.target_oid == oid]
+        texts = [column for column in table.columns if column.name in destination.texts]
+        as_text = {each.name for each in texts if destination.is_made or any(entry.is_text(each) for entry in noted)}
         types = {column.name: TEXT if column.name in as_text else column.type_name for column in table.columns}
         numbers = {column.name: column.number for column in table.columns}
         return KnownTable(table.oid, _place(table), table.source_name, oid, every_column, types, numbers)

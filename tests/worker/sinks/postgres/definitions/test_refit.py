@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.wire.definition import TableDefined, TableDefinition
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 from tests.changes_builder import copied, insert, restart, table
+from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
 from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
 
@@ -185,3 +188,89 @@ def test_a_type_that_the_target_lacks_stops_the_copy_and_makes_no_text(target: T
     with pytest.raises(TerminalError, match=r"from type integer to public.elsewhere, which the target does not have"):
         apply_copied(target.sink, [[restart(2, now)]])
     assert target.rows(COLUMNS)[0] == ("id", "integer")
+
+
+MOOD = column(3, "mood", type_oid=70, type_name="public.mood")
+TOLD = with_columns(ID, NOTE, MOOD)
+AS_TOLD = ("id bigint", "note text", "mood public.mood")
+
+
+def told(*names: str, numbers: tuple[int, ...] = ()) -> Table:
+    """The table of the definitions as its rows describe it."""
+    made = table("public.t", *names)
+    found = numbers or range(1, len(names) + 1)
+    columns = tuple(replace(each, number=number) for each, number in zip(made.columns, found, strict=True))
+    return replace(made, oid=TABLE.oid, columns=columns)
+
+
+def define(target: Target, now: TableDefinition, was: TableDefinition) -> None:
+    target.apply(PublishedDefinition(TableDefined("ALTER TABLE", now), was))
+
+
+def recopied(target: Target, now: Table) -> list[str]:
+    """The columns of the target's table when ``now`` is copied again."""
+    begin = target.sink.open().snapshot_sequence + 1
+    values = {"bigint": b"1", "text": b"x", "public.mood": b"sad"}
+    row = tuple(values[column.type_name] for column in now.columns)
+    apply_copied(target.sink, [[restart(begin, now)]])
+    apply_copied(target.sink, [[copied(begin + 1, now, row, snapshot=f"copy {begin}")]])
+    return [f"{name} {kind}" for name, kind in target.rows(COLUMNS.replace("orders", "t"))]
+
+
+@pytest.fixture
+def plain(new_target: Callable[[], Target]) -> Target:
+    """With a table that has no mood yet."""
+    target, known = new_target(), told("id bigint", "note text")
+    apply_copied(target.sink, [[copied(1, known, (b"1", b"a"))]])
+    target.sink.finish_copy()
+    target.apply(insert(known, b"2", b"b"))
+    return target
+
+
+def test_a_column_that_a_definition_added_as_text_for_want_of_its_type_gets_it(plain: Target) -> None:
+    define(plain, TOLD, TABLE)
+    plain.apply(insert(told(*AS_TOLD), b"3", b"c", b"sad"))
+    assert recopied(plain, told(*AS_TOLD)) == ["id bigint", "note text", "mood text"]
+    plain.execute("CREATE TYPE public.mood AS ENUM ('sad')")
+    assert recopied(plain, told(*AS_TOLD)) == ["id bigint", "note text", "mood mood"]
+
+
+@pytest.mark.parametrize("is_made_by_a_definition", [True, False])
+def test_a_column_that_became_text_gets_its_type_whatever_was_altered_since(
+    plain: Target, *, is_made_by_a_definition: bool
+) -> None:
+    if is_made_by_a_definition:
+        define(plain, TOLD, TABLE)
+    else:
+        plain.execute("DROP TABLE t")
+        apply_copied(plain.sink, [[restart(2, told(*AS_TOLD))]])
+    later = with_columns(ID, NOTE, replace(MOOD, name="feeling"), column(4, "more"))
+    define(plain, later, TOLD)
+    names = ("id bigint", "note text", "feeling public.mood", "more text")
+    plain.apply(insert(told(*names), b"4", b"d", b"sad", b"x"))
+    plain.execute("CREATE TYPE public.mood AS ENUM ('sad')")
+    assert recopied(plain, told(*names)) == ["id bigint", "note text", "feeling mood", "more text"]
+
+
+def test_a_column_that_was_text_and_renamed_without_a_word_gets_its_type(plain: Target) -> None:
+    plain.execute("DROP TABLE t")
+    apply_copied(plain.sink, [[restart(2, told(*AS_TOLD))]])
+    names = ("id bigint", "note text", "feeling public.mood")
+    assert recopied(plain, told(*names)) == ["id bigint", "note text", "feeling text"]
+    plain.execute("CREATE TYPE public.mood AS ENUM ('sad')")
+    assert recopied(plain, told(*names)) == ["id bigint", "note text", "feeling mood"]
+
+
+def test_a_column_that_a_copy_added_as_text_for_want_of_its_type_gets_it(plain: Target) -> None:
+    assert recopied(plain, told(*AS_TOLD)) == ["id bigint", "note text", "mood text"]
+    plain.execute("CREATE TYPE public.mood AS ENUM ('sad')")
+    assert recopied(plain, told(*AS_TOLD)) == ["id bigint", "note text", "mood mood"]
+
+
+def test_a_column_that_somebody_made_as_text_before_the_source_had_it_stays_text(plain: Target) -> None:
+    plain.execute("ALTER TABLE t ADD mood text")
+    define(plain, TOLD, TABLE)
+    plain.apply(insert(told(*AS_TOLD), b"3", b"c", b"sad"))
+    plain.execute("CREATE TYPE public.mood AS ENUM ('sad')")
+    define(plain, replace(TOLD, columns=(*TOLD.columns, column(4, "more"))), TOLD)
+    assert recopied(plain, told(*AS_TOLD, "more text")) == ["id bigint", "note text", "mood text", "more text"]
