@@ -127,7 +127,7 @@ class GroupPublication:
         wanted = await find_wanted(self._source, self._names, self._wishes, membership, self._settings.publish)
         if wanted.absent:
             raise wanted.absent[0]
-        check_replica_identity(wanted.tables, wanted.operations)
+        check_replica_identity(wanted.tables, wanted.operations, self._names.publication)
         report_kept(wanted.kept, wanted.tables)
         report_unfit(wanted.unfit)
         if self._copy is None:

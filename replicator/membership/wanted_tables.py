@@ -127,7 +127,7 @@ async def _find_wanted(
     tables = {oid: table for oid, table in found.tables.items() if not wishes.is_removed(table.schema, table.name)}
     kept = [(member, table) for member, table in renamed if _is_kept(member, table, wishes, tables)]
     tables |= {table.oid: table for _, table in kept}
-    unfit = [] if membership is None else _unfit(tables.values(), wishes, membership, operations)
+    unfit = [] if membership is None else _unfit(tables.values(), wishes, membership, operations, names.publication)
     left_out = {table.oid for table, _ in unfit}
     fit = [table for table in tables.values() if table.oid not in left_out]
     folded = await fold_partitions(source, sorted(fit, key=lambda table: (table.schema, table.name)))
@@ -177,7 +177,7 @@ def _is_kept(member: Member, table: SourceTable, wishes: Wishes, selected: Mappi
 
 
 def _unfit(
-    tables: Collection[SourceTable], wishes: Wishes, membership: Membership, operations: Collection[str]
+    tables: Collection[SourceTable], wishes: Wishes, membership: Membership, operations: Collection[str], publication: str
 ) -> list[tuple[SourceTable, PgsluiceError]]:
     """New tables that nobody asks for by name, and whose updates would fail once they are published."""
     unfit: list[tuple[SourceTable, PgsluiceError]] = []
@@ -185,7 +185,7 @@ def _unfit(
         if table.oid in membership.oids or wishes.names(table):
             continue
         try:
-            check_replica_identity([table], operations)
+            check_replica_identity([table], operations, publication)
         except TerminalError as error:
             unfit.append((table, error))
     return unfit

@@ -98,7 +98,7 @@ class SourceLook:
         if settings.failover:
             with self.found.looking("source-failover"):
                 check_failover(facts)
-        identity = identity_errors(tables, self._operations)
+        identity = identity_errors(tables, self._operations, self._names.publication)
         self.found.take(Finding.of(error, "source-replica-identity", Subject.SOURCE) for error in identity)
         self.found.take(await keyless_findings(self._source, tables, settings.publish))
         await self._look_at_publication(list(tables), membership)

@@ -26,8 +26,8 @@ class SourceTable:
 
     ``unidentified`` names the table itself or those of its partitions that have no replica identity, and ``identity_cures`` has
     for each the statement that gives it one, by an index where one can serve, for a partitioned table by the same in all of them.
-    ``unsent`` names those whose replica identity has generated columns, where no publication sends such. ``extension`` is
-    the one that the table belongs to: a target that has that extension has such a table of its own.
+    ``unsent`` names those whose replica identity has generated columns, each with the publications that send these all the same.
+    ``extension`` is the one that the table belongs to: a target that has that extension has such a table of its own.
     """
 
     oid: int
@@ -38,7 +38,7 @@ class SourceTable:
     root_oid: int
     unidentified: list[str]
     identity_cures: list[str]
-    unsent: list[str] = field(default_factory=list)
+    unsent: list[tuple[str, list[str]]] = field(default_factory=list)
     extension: str = ""
 
     @property
@@ -81,12 +81,22 @@ _BELOW_CHOSEN: LiteralString = """
 """
 """The root's index and those of the partitions that belong to it: rows of all partitions are identified in one way."""
 
+_SENDERS: LiteralString = """
+    ARRAY(SELECT p.pubname FROM pg_publication p
+           WHERE to_jsonb(p) ->> 'pubgencols' = 's' OR x.relreplident <> 'f' AND x.generated <@ ARRAY(
+                     SELECT a.attname FROM pg_publication_rel r JOIN pg_attribute a ON a.attrelid = r.prrelid
+                      WHERE r.prpubid = p.oid AND r.prrelid IN (x.oid, c.oid)
+                        AND a.attnum = ANY(translate(to_jsonb(r) ->> 'prattrs', '[]', '{}')::int2[])))
+"""
+"""The publications that send the generated columns ``x.generated`` of a table or of a partition: lists of columns may name them.
+None covers a whole row, whatever it names."""
+
 _COLUMNS: LiteralString = f"""
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
            c.relpersistence::text AS persistence,
            CASE WHEN c.relispartition THEN coalesce(pg_partition_root(c.oid), 0::oid)::bigint ELSE 0 END AS root_oid,
            coalesce(lacking.names, '{{}}') AS unidentified, coalesce(lacking.cures, '{{}}') AS identity_cures,
-           coalesce(lacking.unsent, '{{}}') AS unsent,
+           coalesce(lacking.unsent, '[]') AS unsent,
            coalesce((SELECT e.extname::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                       WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
                         AND d.refclassid = 'pg_extension'::regclass LIMIT 1), '') AS extension
@@ -99,7 +109,8 @@ _COLUMNS: LiteralString = f"""
       LEFT JOIN LATERAL (
           SELECT array_agg(x.name ORDER BY x.place, x.name) FILTER (WHERE NOT x.is_identified) AS names,
                  array_agg(x.cure ORDER BY x.place, x.name) FILTER (WHERE NOT x.is_identified) AS cures,
-                 array_agg(x.name ORDER BY x.place, x.name) FILTER (WHERE x.is_unsent) AS unsent
+                 jsonb_agg(jsonb_build_array(x.name, {_SENDERS}) ORDER BY x.place, x.name) FILTER (WHERE x.generated <> '{{}}')
+                     AS unsent
             FROM (SELECT ln.nspname || '.' || l.relname AS name, l.oid <> c.oid AS place,
                          format('ALTER TABLE %%I.%%I REPLICA IDENTITY ', ln.nspname, l.relname) || coalesce(
                              (SELECT CASE WHEN u.indisprimary THEN 'DEFAULT' ELSE format('USING INDEX %%I', ui.relname) END
@@ -108,11 +119,11 @@ _COLUMNS: LiteralString = f"""
                                  AND (c.relkind <> 'p' OR u.indexrelid IN ({_BELOW_CHOSEN}))
                                ORDER BY NOT u.indisprimary, u.indnkeyatts, ui.relname LIMIT 1), 'FULL') AS cure,
                          l.relreplident = 'f' OR found.indexrelid IS NOT NULL AS is_identified,
-                         EXISTS (SELECT FROM pg_attribute a
-                                  WHERE a.attrelid = l.oid AND a.attgenerated <> '' AND NOT a.attisdropped
-                                    AND CASE WHEN l.relreplident = 'f' THEN current_setting('server_version_num')::int >= 180000
-                                             ELSE a.attnum = ANY(found.indkey[0:found.indnkeyatts - 1]) END)
-                         AND NOT EXISTS (SELECT FROM pg_publication p WHERE to_jsonb(p) ->> 'pubgencols' = 's') AS is_unsent
+                         l.oid, l.relreplident,
+                         ARRAY(SELECT a.attname FROM pg_attribute a
+                                WHERE a.attrelid = l.oid AND a.attgenerated <> '' AND NOT a.attisdropped
+                                  AND CASE WHEN l.relreplident = 'f' THEN current_setting('server_version_num')::int >= 180000
+                                           ELSE a.attnum = ANY(found.indkey[0:found.indnkeyatts - 1]) END) AS generated
                     FROM (WITH RECURSIVE below (oid) AS (
                               SELECT c.oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid
                                                   WHERE c.relkind = 'p' AND NOT i.inhdetachpending)
@@ -227,18 +238,18 @@ async def _nothing_found(source: Source, pattern: TablePattern, schema: NamePatt
     return UsageError(f"table '{schema}.{pattern.name}' does not exist in the source", "check tables (case matters)")
 
 
-def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[str]) -> None:
+def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[str], publication: str = "") -> None:
     """Raises TerminalError when there are ``identity_errors``, with all of them."""
-    raise_all(identity_errors(tables, operations), "the source's tables")
+    raise_all(identity_errors(tables, operations, publication), "the source's tables")
 
 
-def identity_errors(tables: Iterable[SourceTable], operations: Iterable[str]) -> list[TerminalError]:
-    """One for each table of ``tables`` of which the application's own statements would fail when ``operations`` are published: an
-    UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL. So it is since 18 where that has
-    generated columns that are not published; before, rows would come without what identifies them."""
+def identity_errors(tables: Iterable[SourceTable], operations: Iterable[str], publication: str = "") -> list[TerminalError]:
+    """One for each table of ``tables`` of which the application's own statements would fail when ``publication`` publishes
+    ``operations``: an UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL. So it is since 18
+    where that has generated columns that are not published; before, rows would come without what identifies them."""
     if not {"update", "delete"} & set(operations):
         return []
-    unsent = [_unsent(name) for table in tables for name in table.unsent]
+    unsent = [_unsent(name) for table in tables for name, senders in table.unsent if publication not in senders]
     return unsent + [
         TerminalError(
             f"without a primary key or replica identity: {name}; once published, UPDATE and DELETE of it fail",
@@ -255,7 +266,8 @@ def _unsent(name: str) -> TerminalError:
         f"the replica identity of {name} has generated columns, which are not published: what identifies its rows would be"
         " missing, and since PostgreSQL 18 UPDATE and DELETE of it fail once it is published",
         "make a unique index on columns that are NOT NULL and not generated, and ALTER TABLE … REPLICA IDENTITY USING INDEX …;"
-        " or, since PostgreSQL 18, replicate a publication of your own with publish_generated_columns = stored",
+        " or, since PostgreSQL 18, replicate a publication of your own that names them in its list of columns, or has"
+        " publish_generated_columns = stored",
     )
 
 
