@@ -19,7 +19,7 @@ import psycopg
 from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.dead_letters.rejection import WriteAgain
-from pgsluice.worker.sinks.postgres.target.failure import PieceError, is_lock_table_full, target_error
+from pgsluice.worker.sinks.postgres.target.failure import MEETS_ANOTHER, PieceError, is_lock_table_full, target_error
 from pgsluice.worker.sinks.postgres.writer import PostgresWriter
 
 LABELLED_BATCHES = 10
@@ -100,7 +100,7 @@ class Attempts:
     def refusal(self, error: PieceError, batch: str) -> PgsluiceError | WriteAgain:
         """What to raise when the target refuses ``batch``. Folding skips states that the source went through; a unique constraint
         or a foreign key may have needed them."""
-        skipped = isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ForeignKeyViolation)
+        skipped = isinstance(error.cause, (*MEETS_ANOTHER, psycopg.errors.ForeignKeyViolation))
         if skipped and not self._one_by_one:
             self._one_by_one = True
             return TransientError(

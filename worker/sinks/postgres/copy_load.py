@@ -35,7 +35,7 @@ from pgsluice.worker.sinks.postgres.merge.statements import (
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
 from pgsluice.worker.sinks.postgres.sessions import TaskSession
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.failure import PieceError, reason
+from pgsluice.worker.sinks.postgres.target.failure import MEETS_ANOTHER, PieceError, reason
 from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
 
 _STAGE = sql.Identifier("pg_temp", "copied_rows")
@@ -70,7 +70,7 @@ def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[Copied
             _load(session, messages, [rows for rows in copied if rows.data], targets)
             return
         except PieceError as error:
-            is_met = isinstance(error.cause, psycopg.errors.UniqueViolation) and error.table.key
+            is_met = isinstance(error.cause, MEETS_ANOTHER) and error.table.key
             if not is_met or error.table in session.not_empty:
                 raise
             session.not_empty.add(error.table)

@@ -47,7 +47,7 @@ from pgsluice.worker.sinks.postgres.own.known_tables import Missing
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import fetch
 from pgsluice.worker.sinks.postgres.target.connection import Connection
-from pgsluice.worker.sinks.postgres.target.failure import DirectCopyError, PieceError
+from pgsluice.worker.sinks.postgres.target.failure import MEETS_ANOTHER, DirectCopyError, PieceError
 from pgsluice.worker.sinks.postgres.target.sequences import advance_statement, restart_sequences
 from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
 
@@ -127,7 +127,7 @@ class Merge:
                 self._merge_as_one(pieces)
         except PieceError as error:
             self._count_again_from(before)
-            if isinstance(error.cause, psycopg.errors.UniqueViolation | psycopg.errors.ExclusionViolation):
+            if isinstance(error.cause, MEETS_ANOTHER):
                 self._merge_waiting(waiting)
                 waiting = []
             elif self.row_merge is None or not error.concerns_rows:
@@ -237,7 +237,7 @@ class Merge:
             with self.connection.transaction():
                 self._apply_all(in_order)
         except PieceError as error:
-            if not isinstance(error.cause, psycopg.errors.UniqueViolation):
+            if not isinstance(error.cause, MEETS_ANOTHER):
                 raise
             self._count_again_from(before)
             self._apply_all(deletes_first)
@@ -293,7 +293,7 @@ class Merge:
         """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""
         try:
             copy_text(self.connection, target.copy_statement, text)
-        except psycopg.errors.UniqueViolation:
+        except MEETS_ANOTHER:
             raise DirectCopyError from None
 
     def _merge(self, piece: Piece, stage: Stage) -> None:
@@ -308,7 +308,7 @@ class Merge:
             try:
                 with self.connection.transaction():
                     missing = self._run(piece, stage, kind)
-            except psycopg.errors.UniqueViolation:
+            except MEETS_ANOTHER:
                 missing = self._run(piece, stage, _OVER_OTHERS[kind])
         else:
             missing = self._run(piece, stage, kind)

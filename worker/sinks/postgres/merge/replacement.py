@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import psycopg
 from psycopg import sql
 
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.worker.sinks.postgres.merge.statements import exchange_statements
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
+from pgsluice.worker.sinks.postgres.target.failure import MEETS_ANOTHER
 from pgsluice.worker.sinks.postgres.target.table import TargetTable
 
 _CREATE = (
@@ -60,7 +60,7 @@ class Replacements:
         exchange = partial(exchange_statements, target, waiting)
         try:
             written = _execute(connection, exchange(by_key=may_update))
-        except psycopg.errors.UniqueViolation:  # rows that exchange a unique value cannot be updated one after the other
+        except MEETS_ANOTHER:  # rows that exchange a unique value cannot be updated one after the other
             written = _execute(connection, exchange(by_key=False))
         [(waited,)] = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(waiting)).fetchall()
         self.forget(connection, target)

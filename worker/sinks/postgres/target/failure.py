@@ -22,6 +22,9 @@ from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, Transien
 from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.wire.table import Table
 
+MEETS_ANOTHER = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
+"""What a row of the target refuses a row with that has its key: a key WITHOUT OVERLAPS is an exclusion constraint."""
+
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 _TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}
 _NAME_CLASSES = ("42", "3F")

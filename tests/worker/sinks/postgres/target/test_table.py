@@ -82,22 +82,6 @@ def test_a_view_is_not_written_to(target: Target) -> None:
         target.apply(insert(ORDERS, b"1", b"a"))
 
 
-def test_a_temporal_key_does_not_do_and_one_beside_it_does(target: Target) -> None:
-    bookings = table("public.bookings", "room int4range", "during daterange", "guest text", key=("room", "during"))
-    target.execute(
-        "CREATE TABLE bookings (room int4range, during daterange, guest text, PRIMARY KEY (room, during WITHOUT OVERLAPS))"
-    )
-    with pytest.raises(TerminalError) as refusal:
-        target.apply(insert(bookings, b"[1,2)", b"[2026-01-01,2026-02-01)", b"Ada"))
-    statement = 'CREATE UNIQUE INDEX ON "public"."bookings" ("room", "during")'
-    assert statement in refusal.value.remedy
-    target.execute(statement)
-    target.sequence = 0
-    target.apply(insert(bookings, b"[1,2)", b"[2026-01-01,2026-02-01)", b"Ada"))
-    target.apply(update(bookings, b"[1,2)", b"[2026-01-01,2026-02-01)", b"Grace"))
-    assert target.table("public", "bookings")[0][2] == "Grace"
-
-
 @pytest.mark.parametrize(
     ("told", "known"),
     [
