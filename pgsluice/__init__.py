@@ -5,6 +5,7 @@ What is documented here is the public API: it changes only with a new major vers
 
     pgsluice.__version__        the installed version
     pgsluice.register(spark)    makes the format "pgsluice" known to a Spark session: spark.readStream.format("pgsluice")
+    pgsluice.current_rows(df)   the rows that a table has, of a DataFrame of its changes
 
 For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/how-to/own-sink.md):
 
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from pgsluice.shared.wire.position import Position
     from pgsluice.shared.wire.published_definition import PublishedDefinition
     from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
+    from pgsluice.worker.data_source.current_rows import current_rows
     from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
     from pgsluice.worker.positions.bucket import BucketPositions
     from pgsluice.worker.sinks.abilities import (
@@ -183,6 +185,7 @@ __all__ = [
     "WriteAgain",
     "__version__",
     "as_changes",
+    "current_rows",
     "differences_of",
     "encode_copied",
     "encode_lines",
@@ -209,6 +212,7 @@ _MODULES = {
     "shared.wire.published_definition": ("PublishedDefinition",),
     "shared.wire.table": ("UNCHANGED", "Column", "ReplicaIdentity", "Table", "Value"),
     "worker.dead_letters.rejection": ("RejectedChanges", "Rejection", "WriteAgain"),
+    "worker.data_source.current_rows": ("current_rows",),
     "worker.positions.bucket": ("BucketPositions",),
     "worker.sinks.abilities": (
         *("CountingSink", "PatientSink", "RenumberedSink", "TickingSink", "TwoLaneSink", "AlteredSink", "DefinedSink"),

@@ -88,6 +88,11 @@ class ChangeReader:
         """None when the stream does not hold that message (yet, or any more)."""
         return _mark(self._connection.ask(lambda client: self._stream(client).message(sequence)))
 
+    def after(self, sequence: int) -> Anchor | None:
+        """The change that message ``sequence`` follows; None where that is not known."""
+        message = self._connection.ask(lambda client: self._stream(client).message(sequence))
+        return None if message is None else MessageHeaders.decode(message.headers).after
+
     def peek(self, sequence: int) -> Mark | None:
         """None when the replica that was asked does not hold that message (yet, or any more)."""
         return _mark(self._connection.ask(lambda client: self._stream(client).peek(sequence)))

@@ -11,8 +11,10 @@ from nats.aio.client import Client
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, Ledger
 from pgsluice.shared.broker.streams import SnapshotStream, StoredMessage
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import TerminalError, WireError
+from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import consecutive_messages
 
@@ -23,6 +25,20 @@ class CopiedBody(NamedTuple):
     sequence: int
     headers: SnapshotHeaders
     data: bytes
+
+    def copied_rows(self, table: Table, data: memoryview) -> CopiedRows:
+        """``table`` and ``data`` are what ``split_snapshot_body`` finds. Raises WireError when the message does not hold as many
+        rows as it says."""
+        headers, mark, rows = self.headers, self.headers.mark, bytes(data).count(b"\n")
+        if rows != headers.rows:
+            raise WireError(
+                f"message {self.sequence} of the snapshot stream says that it has {headers.rows} rows of table"
+                f" '{table.qualified_name}', and has {rows}",
+                "nothing was applied from it; run 'pgsluice tables recopy' for that table",
+            )
+        begins_run = headers.is_begin and headers.run > 0 and not mark.ends
+        restarts = (headers.is_begin and headers.attempt > 1) or (begins_run and mark.replaces)
+        return CopiedRows(self.sequence, table, headers.snapshot, headers.rows, data, restarts, begins_run=begins_run, mark=mark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.settings import NatsSettings
-from pgsluice.shared.errors import PgsluiceError, TransientError, WireError
+from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.kafka.kafka_settings import KafkaSourceSettings
 from pgsluice.shared.process.defect import place_of, unexpected
 from pgsluice.shared.process.memory import give_back_freed_memory
@@ -22,8 +22,7 @@ from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.position import Anchor
-from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, split_snapshot_body
-from pgsluice.shared.wire.table import Table
+from pgsluice.shared.wire.snapshot_message import split_snapshot_body
 from pgsluice.worker.batches.broker_connection import process_connection
 from pgsluice.worker.batches.change_reader import Body, BodyElsewhere, ChangeReader, unreadable_elsewhere
 from pgsluice.worker.batches.deleted_rows import check_deletes, split_deleted
@@ -213,7 +212,7 @@ class _PartitionShare:
             self._taken = body.sequence
             if self._ownership.counts(table, headers.snapshot):
                 self._changes += headers.rows
-                copied = _copied_rows(body.sequence, headers, table, data)
+                copied = body.copied_rows(table, data)
                 check_deletes(copied, self._writer)
                 going, rejected = self._transformed_copied(copied, len(body.data))
                 rejections += rejected
@@ -239,20 +238,6 @@ class _PartitionShare:
             self._count.note_copied(body_bytes, left, transformed)
         following = [replace(rows, more_follow=True) for rows in transformed[:-1]] + transformed[-1:]
         return following, [Rejection(copied_position(copied.sequence, row.change_index), refusal_of(row)) for row in rejected]
-
-
-def _copied_rows(sequence: int, headers: SnapshotHeaders, table: Table, data: memoryview) -> CopiedRows:
-    """Raises WireError when the message does not hold as many rows as it says."""
-    mark, rows = headers.mark, bytes(data).count(b"\n")
-    if rows != headers.rows:
-        raise WireError(
-            f"message {sequence} of the snapshot stream says that it has {headers.rows} rows of table"
-            f" '{table.qualified_name}', and has {rows}",
-            "nothing was applied from it; run 'pgsluice tables recopy' for that table",
-        )
-    begins_run = headers.is_begin and headers.run > 0 and not mark.ends
-    restarts = (headers.is_begin and headers.attempt > 1) or (begins_run and mark.replaces)
-    return CopiedRows(sequence, table, headers.snapshot, headers.rows, data, restarts, begins_run=begins_run, mark=mark)
 
 
 def _text(anchor: Anchor | None) -> str | None:

@@ -4,12 +4,16 @@
     position                  commit_lsn and ordinal as numbers: positions compare as the source's commits do
     position_text             the same as lines and files write it
     committed_at, xid
-    operation                 INSERT, UPDATE, DELETE or TRUNCATE
+    operation                 INSERT, UPDATE, DELETE or TRUNCATE; of a copy RESTART where it begins, and READ for each of its rows
     schema, table
     before, after             the old row, as much of it as the source sent, and the new one: JSON text as ``worker stdout``
                               writes it, or columns of the one table that is read
-    unchanged                 the columns that ``after`` does not hold because the source did not send them
+    unchanged                 the columns that ``after`` does not hold because the source did not send them, or the table did not
+                              have them yet
     as_text                   of typed rows: values that ``before`` and ``after`` cannot hold, by their columns' names
+
+The rows of a copy stand at its LSN, below the first change of a transaction that commits there; ``sequence`` is one of another
+stream. Nobody knows who wrote them and when.
 
 Typed columns are looked up by their numbers, where these are known, else by their names: one that a message's version of the
 table does not have is NULL. The rows cannot hold a value that their column's type does not have, nor one of a column that they
@@ -82,7 +86,21 @@ class ChangeRows:
         """The rows of the transactions that are wanted; None without any. Raises WireError for a value that cannot be told."""
         unwanted = _unwanted(message, wants)
         tables = [rows for part in message.parts for rows in self._rows(part, unwanted) if rows.indexes]
-        return self._record_batch(message, tables) if tables else None
+        if not tables:
+            return None
+        indexes = [index for rows in tables for index in rows.indexes]
+        transactions = _transaction_of_each(message)
+        stamps = [transactions[index] for index in indexes]
+        ordinals = [stamp.first_ordinal + index - stamp.first_change for index, stamp in zip(indexes, stamps, strict=True)]
+        batch = self._record_batch(message.sequence, tables, [stamp.commit_lsn for stamp in stamps], ordinals, stamps)
+        return batch if len(tables) == 1 else batch.take(pa.array(sorted(range(len(indexes)), key=indexes.__getitem__)))
+
+    def copied_batch(self, sequence: int, lsn: int, table: Table, rows: TableChanges | None) -> pa.RecordBatch:
+        """Rows that a copy with that LSN read, given as inserts; without any, the row that says where it begins. Raises as
+        ``batch``."""
+        made = self._alone(table, 0, "RESTART") if rows is None else self._changes(rows)._replace(operations=["READ"] * len(rows))
+        count = len(made.indexes)
+        return self._record_batch(sequence, [made], [lsn] * count, [0] * count, [None] * count)
 
     def _rows(self, part: Part, unwanted: set[int]) -> Iterator[_Rows]:
         match part:
@@ -90,7 +108,7 @@ class ChangeRows:
                 if part.change_index not in unwanted:
                     for table in part.tables:
                         if self.wants_table(table.oid, *table.source_name):
-                            yield self._truncation(table, part.change_index)
+                            yield self._alone(table, part.change_index, "TRUNCATE")
             case TableChanges():
                 if self.wants_table(part.table.oid, *part.table.source_name):
                     if not unwanted.isdisjoint(part.change_indexes):
@@ -102,9 +120,10 @@ class ChangeRows:
             case _:
                 assert_never(part)
 
-    def _truncation(self, table: Table, index: int) -> _Rows:
+    def _alone(self, table: Table, index: int, operation: str) -> _Rows:
+        """What concerns the whole table."""
         nothing = pa.nulls(1, self._image)
-        return _Rows(table, [index], ["TRUNCATE"], nothing, nothing, [()], [None])
+        return _Rows(table, [index], [operation], nothing, nothing, [()], [None])
 
     def _changes(self, part: TableChanges) -> _Rows:
         operations = [_OPERATIONS[operation] for operation in part.operations]
@@ -121,15 +140,15 @@ class ChangeRows:
         for place, name in self._places(part.table):
             old = nothing if place is None or part.old is None else part.old[place]
             old = [None if value is UNCHANGED else value for value in old]
-            new = nothing if place is None else _without_unchanged(part, place, old, unchanged)
+            new = _sent_values(part, place, old, name, unchanged)
             for image, typed, values in (("before", befores, old), ("after", afters, new)):
                 misfits: Iterable[int] = range(len(part))
                 if name is not None:
                     typed[name], misfits = fitting_column(values, self._image.field(name).type)  # type: ignore[arg-type]
                 if place is not None:
-                    _note_misfits(as_text, image, part.table.columns[place].name, values, misfits)
+                    _note_misfits(as_text, image, name or part.table.columns[place].name, values, misfits)
         images = [[typed[each.name] for each in self._image] for typed in (befores, afters)]
-        nulls = pa.array(is_alone), pa.array(is_deleted)
+        nulls = pa.array(is_alone, pa.bool_()), pa.array(is_deleted, pa.bool_())
         return _struct(images[0], self._image, nulls[0]), _struct(images[1], self._image, nulls[1]), unchanged, as_text
 
     def _places(self, table: Table) -> Iterator[tuple[int | None, str | None]]:
@@ -149,21 +168,24 @@ class ChangeRows:
     def _image(self) -> pa.DataType:
         return self.schema.field("after").type
 
-    def _record_batch(self, message: MessageChanges, tables: Sequence[_Rows]) -> pa.RecordBatch:
-        indexes = [index for rows in tables for index in rows.indexes]
-        transactions = _transaction_of_each(message)
-        stamps = [transactions[index] for index in indexes]
-        lsns = [stamp.commit_lsn for stamp in stamps]
-        ordinals = [stamp.first_ordinal + index - stamp.first_change for index, stamp in zip(indexes, stamps, strict=True)]
+    def _record_batch(
+        self,
+        sequence: int,
+        tables: Sequence[_Rows],
+        lsns: Sequence[int],
+        ordinals: Sequence[int],
+        stamps: Sequence[Transaction | None],
+    ) -> pa.RecordBatch:
+        """The rows of the tables one after the other."""
         texts = _lsn_texts(lsns)
         position = [pa.array(numbers, pa.int64()) for numbers in (lsns, ordinals)]
         columns = {
-            "sequence": [message.sequence] * len(indexes),
-            "number": [index + 1 for index in indexes],
+            "sequence": [sequence] * len(lsns),
+            "number": [index + 1 for rows in tables for index in rows.indexes],
             "position": pa.StructArray.from_arrays(position, fields=list(self.schema.field("position").type)),
             "position_text": [f"{texts[lsn]}:{ordinal}" for lsn, ordinal in zip(lsns, ordinals, strict=True)],
-            "committed_at": [UNIX_EPOCH_US + stamp.committed_at for stamp in stamps],
-            "xid": [stamp.xid for stamp in stamps],
+            "committed_at": [None if stamp is None else UNIX_EPOCH_US + stamp.committed_at for stamp in stamps],
+            "xid": [None if stamp is None else stamp.xid for stamp in stamps],
             "operation": [operation for rows in tables for operation in rows.operations],
             "schema": [rows.table.schema for rows in tables for _ in rows.indexes],
             "table": [rows.table.name for rows in tables for _ in rows.indexes],
@@ -173,8 +195,7 @@ class ChangeRows:
             "as_text": [misfits for rows in tables for misfits in rows.as_text],
         }
         arrays = [_array(columns[field.name], field.type) for field in self.schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        return batch if len(tables) == 1 else batch.take(pa.array(sorted(range(len(indexes)), key=indexes.__getitem__)))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def _array(values: pa.Array | Sequence[object], kind: pa.DataType) -> pa.Array:
@@ -212,8 +233,16 @@ def _json_images(part: TableChanges) -> Images:
     return texts[0], texts[1], [unchanged.get(row, ()) for row in range(len(part))], [None] * len(part)
 
 
-def _without_unchanged(part: TableChanges, place: int, old: Sequence[Value], unchanged: list[list[str]]) -> Sequence[Value]:
-    """The new values of a column, from the old row where they were not sent; notes those rows that have it in neither."""
+def _sent_values(
+    part: TableChanges, place: int | None, old: Sequence[Value], name: str | None, unchanged: list[list[str]]
+) -> Sequence[Value]:
+    """The new values of a column, from the old row where they were not sent; notes those rows that have it in neither. ``name``
+    is that of the column's field, where there is one."""
+    if place is None:
+        for row, operation in enumerate(part.operations):
+            if operation != DELETE and name is not None:
+                unchanged[row].append(name)
+        return [None] * len(part)
     values = part.new[place]
     if UNCHANGED not in values:
         return values
@@ -222,7 +251,7 @@ def _without_unchanged(part: TableChanges, place: int, old: Sequence[Value], unc
         if value is UNCHANGED:
             taken[row] = old[row]
             if old[row] is None and part.operations[row] != DELETE:
-                unchanged[row].append(part.table.columns[place].name)
+                unchanged[row].append(name or part.table.columns[place].name)
     return taken
 
 
@@ -231,7 +260,7 @@ def _note_misfits(as_text: list[_Misfits | None], image: str, column: str, value
         value = values[row]
         if isinstance(value, bytes):
             noted = as_text[row] = as_text[row] or {}
-            noted.setdefault(image, {})[column] = value.decode(errors="backslashreplace")
+            noted.setdefault(image, {}).setdefault(column, value.decode(errors="backslashreplace"))
 
 
 def _struct(columns: Sequence[pa.Array], image: pa.StructType, is_null: pa.Array) -> pa.Array:

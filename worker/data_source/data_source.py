@@ -2,7 +2,8 @@
 
 The class is registered by ``pgsluice.register``. Spark makes it in a Python process of its own (``schema``), asks a reader in
 another one what there is to read, and has tasks read it; each has its own connection to NATS. What a row holds is said in
-``change_rows``, where batches begin and end in ``feed_stream``. Rows that a copy read are in another stream, and not among these.
+``change_rows``, where batches begin and end in ``feed_stream``. Rows that a copy read are in another stream; ``table_copy`` reads
+them where the option ``with-copy`` asks for them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -40,6 +41,7 @@ from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.data_source.change_rows import ChangeRows, WantsTable, gathered
 from pgsluice.worker.data_source.feed_stream import FeedOffset, FeedRange, FeedStream, check_follows, missing_error
 from pgsluice.worker.data_source.read_options import ReadSettings, UntilEnd, read_settings
+from pgsluice.worker.data_source.table_copy import CopyRange, copied_batches, find_copy, ranges_of
 from pgsluice.worker.data_source.typed_columns import NUMBER, row_type
 
 FORMAT = "pgsluice"
@@ -80,6 +82,8 @@ class ChangeFeed(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> ChangeFeedStreamReader:  # noqa: N802  Spark's name
         if self._options.until != UntilEnd():
             raise UsageError("the option 'until' is for spark.read", "a stream ends by trigger(availableNow=True), or goes on")
+        if self._options.with_copy:
+            raise UsageError("the option 'with-copy' is for spark.read", "a stream has the changes alone")
         return ChangeFeedStreamReader(self._options, _checked(schema))
 
 
@@ -125,7 +129,7 @@ def _stream(options: ReadSettings) -> FeedStream:
 class FeedPartition(InputPartition):  # type: ignore[misc]
     """One task's part of a batch."""
 
-    range: FeedRange
+    range: FeedRange | CopyRange
 
 
 class _TaskReader:
@@ -140,17 +144,29 @@ class _TaskReader:
             return  # Spark asks for one part even when there is nothing to read
         rows = ChangeRows(to_arrow_schema(self._schema, timezone="UTC"), self._wants, self._numbers)
         try:
-            yield from gathered(self._batches(rows, partition.range))
+            yield from gathered(self._read(rows, partition.range))
         except PgsluiceError:
             raise
         except Exception as error:  # noqa: BLE001  Spark prints what a task raises, and this one may quote a row
             raise unexpected(error, "a task") from None
 
+    def _read(self, rows: ChangeRows, part: FeedRange | CopyRange) -> Iterator[tuple[pa.RecordBatch, int]]:
+        match part:
+            case FeedRange():
+                yield from self._batches(rows, part)
+            case CopyRange():
+                for batch in copied_batches(_connection(self._options), part):
+                    yield rows.copied_batch(batch.sequence, part.lsn, batch.table, batch.rows), batch.size
+            case _:
+                assert_never(part)
+
     @property
     def _wants(self) -> WantsTable:
         """One table is found by its OID, which it had under an earlier name, too, and by its name, which it keeps when it is
-        dropped and made again."""
+        dropped and made again; with its copy it is that table alone."""
         table, oid = self._options.table, self._schema["after"].metadata.get(OID)
+        if self._options.with_copy:
+            return lambda found, schema, name: found == oid
         if table is None:
             return self._options.wants
         return lambda found, schema, name: found == oid or table.matches(schema, name)
@@ -168,7 +184,7 @@ class _TaskReader:
             message = decode_changes(
                 body.data, first_sequence=body.first_sequence, sequence=body.sequence, first_ordinal=body.first_ordinal
             )
-            batch = rows.batch(message, _Wanted(part.since, part.until, is_torn))
+            batch = rows.batch(message, _Wanted(part.since, part.until, part.copied_before, is_torn))
             is_torn = is_torn and not _begins_one(message)
             if batch is not None:
                 yield batch, len(body.data)
@@ -195,12 +211,14 @@ class _Wanted:
 
     since: int
     until: int | None
+    copied_before: int
     is_torn: bool
 
     def __call__(self, transaction: Transaction) -> bool:
         is_late_enough = not self.since or transaction.committed_at >= self.since
         is_early_enough = self.until is None or transaction.committed_at <= self.until
-        return is_late_enough and is_early_enough and (transaction.begins or not self.is_torn)
+        is_whole = transaction.begins or not self.is_torn
+        return is_late_enough and is_early_enough and is_whole and transaction.commit_lsn >= self.copied_before
 
 
 def _begins_one(message: MessageChanges) -> bool:
@@ -211,9 +229,19 @@ class ChangeFeedReader(_TaskReader, DataSourceReader):  # type: ignore[misc]
     """Spark's protocol of a batch, which is planned once: a second action reads again, up to the end that there is then."""
 
     def partitions(self) -> list[FeedPartition]:
-        stream = _stream(self._options)
-        ranges = stream.ranges(stream.start(), stream.end(), os.cpu_count() or 1)
-        return [FeedPartition(part) for part in ranges]
+        stream, tasks = _stream(self._options), os.cpu_count() or 1
+        start, end = stream.start(), stream.end()
+        if not self._options.with_copy:
+            return [FeedPartition(part) for part in stream.ranges(start, end, tasks)]
+        copy = self._copy()
+        stream.check_whole_since(copy.lsn)
+        changes = [replace(part, copied_before=copy.lsn) for part in stream.ranges(start, end, tasks)]
+        return [FeedPartition(part) for part in (*ranges_of(copy, tasks), *changes)]
+
+    def _copy(self) -> CopyRange:
+        """Looked up after the end of the stream: a copy that begins later holds whatever is missing before that end."""
+        assert self._options.table is not None, "read_options asks for it"
+        return find_copy(_connection(self._options), self._schema["after"].metadata[OID], self._options.table.text)
 
 
 class ChangeFeedStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

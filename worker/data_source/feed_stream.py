@@ -68,7 +68,8 @@ class FeedOffset:
 class FeedRange:
     """One task's part: messages ``first_sequence`` to ``last_sequence``. The first of them follows the change at ``after``, where
     that is known. ``is_first``: of its batch, so that what does not begin in it began in messages that are gone. ``since`` is
-    that of FeedOffset, ``until`` the last commit time; ``id_prefix`` that of ChangeReader. Picklable."""
+    that of FeedOffset, ``until`` the last commit time; ``id_prefix`` that of ChangeReader. What commits before the LSN
+    ``copied_before`` is left out. Picklable."""
 
     first_sequence: int
     last_sequence: int
@@ -77,6 +78,7 @@ class FeedRange:
     since: int
     id_prefix: str
     until: int | None = None
+    copied_before: int = 0
 
 
 class FeedStream:
@@ -129,6 +131,18 @@ class FeedStream:
                 "check the options group and nats-url, or start the group's replicator first",
             )
         return state
+
+    def check_whole_since(self, lsn: int) -> None:
+        """Raises MissingMessagesError unless the stream still holds every transaction that commits at that LSN or later."""
+        state = self.state()
+        if state.first_sequence > 1:
+            after = self._changes.after(state.first_sequence) if state.messages else None
+            if after is None or after.position.commit_lsn >= lsn:
+                raise MissingMessagesError(
+                    "changes that came since the table was copied were removed from the stream",
+                    "have it copied again ('pgsluice tables recopy'), and keep messages longer with 'retention'",
+                    state.first_sequence,
+                )
 
     def start(self) -> FeedOffset:
         """Where the option ``from`` says; no transaction is open there."""

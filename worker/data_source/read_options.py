@@ -153,6 +153,15 @@ class ReadSettings:
     fails_on_data_loss: bool = read(
         Option("fail-on-data-loss", Kind.SWITCH, "Stop where messages were removed before they were read", "false", "true")
     )
+    with_copy: bool = read(
+        Option(
+            "with-copy",
+            Kind.SWITCH,
+            "Begin with the rows that the newest copy of the table read (spark.read, with table)",
+            "true",
+            "false",
+        )
+    )
     batch_messages: int = read(BATCH_SIZE)
     batch_bytes: int = read(BATCH_BYTES)
 
@@ -160,6 +169,13 @@ class ReadSettings:
     def problems(values: Values) -> Iterator[UsageError]:
         if values.given("table") and values.given("tables"):
             yield UsageError("table and tables are both given", "give one of them")
+        if values.switch("with-copy"):
+            is_all = (values.text("from").lower(), values.text("until").lower()) == ("beginning", "end")
+            if not (is_all and values.given("table") and values.switch("fail-on-data-loss")):
+                yield UsageError(
+                    "with-copy reads the whole of one table",
+                    "name it with the option 'table', and leave 'from', 'until' and 'fail-on-data-loss' away",
+                )
 
     @property
     def limit(self) -> BatchLimit:

@@ -53,12 +53,18 @@ _BOX_ARRAY = 1020  # the one whose elements are apart by semicolons
 NUMBER = "number"
 """Key in the metadata of a field: the number of its column, by which a reader finds it in every version of its table; 0 where
 the number is not known."""
+KEY = "key"
+"""Key in the metadata of a field: the place of its column in the table's key, from 1; 0 outside it."""
 
 
 def row_type(table: Table) -> spark.StructType:
     """The table's columns in order; each may be NULL, for what was not sent is."""
+    keyed = {index: place for place, index in enumerate(table.key, 1)}
     return spark.StructType(
-        [spark.StructField(column.name, spark_type(column), metadata={NUMBER: column.number}) for column in table.columns]
+        [
+            spark.StructField(column.name, spark_type(column), metadata={NUMBER: column.number, KEY: keyed.get(index, 0)})
+            for index, column in enumerate(table.columns)
+        ]
     )
 
 

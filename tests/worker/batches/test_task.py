@@ -23,7 +23,8 @@ from pgsluice.worker.batches import task_steps
 from pgsluice.worker.batches.broker_connection import process_connection
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.batches.planning import SequenceRange
-from pgsluice.worker.batches.task import PartitionTask, WarmUp, _copied_rows
+from pgsluice.worker.batches.snapshot_reader import CopiedBody
+from pgsluice.worker.batches.task import PartitionTask, WarmUp
 from pgsluice.worker.batches.task_steps import listen_to_steps
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
@@ -145,9 +146,10 @@ def test_a_task_that_takes_long_tells_of_each_message_and_receipt(
 
 def test_a_message_that_has_other_rows_than_it_says_is_refused() -> None:
     headers = SnapshotHeaders("s", TABLE.oid, 1, 1, 1, rows=3, range_rows=3, range_bytes=4, is_range_end=True)
+    body = CopiedBody(7, headers, b"")
     with pytest.raises(WireError, match=r"message 7 of the snapshot stream says that it has 3 rows of table '.*t', and has 2"):
-        _copied_rows(7, headers, TABLE, memoryview(b"1\n2\n"))
-    assert _copied_rows(7, headers, TABLE, memoryview(b"1\n2\n3\n")).rows == 3
+        body.copied_rows(TABLE, memoryview(b"1\n2\n"))
+    assert body.copied_rows(TABLE, memoryview(b"1\n2\n3\n")).rows == 3
 
 
 async def _flushed(client: Client) -> None:

@@ -111,3 +111,12 @@ def instant(moment: datetime) -> datetime:
 def ids(rows: list[Row]) -> list[int]:
     """The column ``id`` of the new rows."""
     return [json.loads(row.after)["id"] for row in rows]
+
+
+def remove_up_to(feed: Feed, sequence: int) -> None:
+    """As retention does."""
+
+    async def purge(client: Client, stream: ChangeStream) -> None:
+        await stream.purge_up_to(sequence)
+
+    feed.ask(purge)

@@ -87,7 +87,8 @@ def test_tables_and_transactions_that_are_not_wanted_are_left_out() -> None:
     assert [(row["operation"], row["after"]) for row in lines] == [("INSERT", '{"id":2}'), ("TRUNCATE", None)]
     assert [row["number"] for row in lines] == [3, 5]
     assert rows_of(changes, table=lambda oid, schema, name: False) == []
-    assert rows_of(changes, transaction=lambda of: False) == []
+    for image in (None, row_type(LINES)):
+        assert rows_of(changes, image, transaction=lambda of: False) == []
 
 
 def test_a_value_that_its_column_has_no_place_for_is_beside_it_as_text() -> None:

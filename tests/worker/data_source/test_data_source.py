@@ -20,7 +20,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import apply, succeed
 from tests.servers import Database, NatsServer
-from tests.worker.data_source.conftest import Feed, ids, images, instant, run
+from tests.worker.data_source.conftest import Feed, ids, images, instant, remove_up_to, run
 
 LARGE = "INSERT INTO large SELECT i, repeat('x', 400) FROM generate_series({}, {}) AS i"
 """Of 2,000 rows: four messages."""
@@ -176,15 +176,6 @@ def test_small_batches_never_tear_a_transaction(spark: SparkSession, feed: Feed,
     assert sum(map(len, changes)) == 4
     assert len(run(feed.stream(spark, batch_bytes="1KiB"), tmp_path / "bytes")) == len(batches)
     assert [row for batch in batches for row in batch] == feed.rows(spark)
-
-
-def remove_up_to(feed: Feed, sequence: int) -> None:
-    """As retention does."""
-
-    async def purge(client: Client, stream: ChangeStream) -> None:
-        await stream.purge_up_to(sequence)
-
-    feed.ask(purge)
 
 
 def test_removed_messages_are_missed_loudly(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
