@@ -2,7 +2,8 @@
 
 Partitions and rounds come strictly in order. Within a round new and changed rows go first, tables that others refer to before
 those that refer to them; then deletions, the other way round. Constraints that can be deferred are, until all is merged: they
-alone serve tables that refer to each other in a circle.
+alone serve tables that refer to each other in a circle. Where one of them refuses the outcome, and it is to be known which row is
+the cause, all is merged once more without waiting.
 
 A row that takes over a unique value of a deleted one needs the opposite, so a round that fails that way is tried again with its
 deletions first. (So does a row whose key equals a deleted one's without being the same text; where keys can do that, their
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import assert_never
 
 import psycopg
 from psycopg import sql
 
+from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.postgres.fold.blamed_positions import joined
 from pgsluice.worker.sinks.postgres.fold.piece import (
@@ -68,7 +70,7 @@ class Merge:
     counted that was taken back does not stay. ``names_missing``: the rows have labels, and their positions are to be known.
     ``row_merge`` merges what it can of a round that the target refuses; without it such a round raises.
     ``referencing`` knows the foreign keys that are checked; None where none is. ``truncates``: tables are emptied by TRUNCATE,
-    where the target lets them.
+    where the target lets them. ``left_out`` are the positions of labelled rows that are not merged.
     """
 
     connection: Connection
@@ -79,6 +81,7 @@ class Merge:
     names_missing: bool = False
     truncates: bool = True
     missing: Missing = field(default_factory=Missing)
+    left_out: Sequence[Position] = ()
 
     def apply(self, partitions: Sequence[FoldedPartition]) -> None:
         """Raises PieceError, DirectCopyError, or TerminalError for what a target table cannot do."""
@@ -86,10 +89,45 @@ class Merge:
         if looking and all(isinstance(piece.content, bytes) for piece in looking):
             # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
             self.connection.execute(_NO_SCANS)
-        # A check that waits cannot tell which row it refuses.
-        self.connection.execute(f"SET CONSTRAINTS ALL {'DEFERRED' if self.row_merge is None else 'IMMEDIATE'}")
         if self.row_merge is None:
-            partitions = inserts_together(partitions)
+            self._apply_partitions(inserts_together(partitions))
+            return
+        before = self.missing.copy()
+        try:
+            self._apply_or_refuse(partitions, self.row_merge)
+        except PieceError as error:
+            if self.row_merge.rejections or not error.concerns_rows:
+                raise
+            # A check that waits cannot tell which row it refuses.
+            self._count_again_from(before)
+            self._apply_or_refuse(partitions, replace(self.row_merge, checks_at_once=True))
+        if self.row_merge.rejections:
+            self.row_merge.leave_out_few(lambda positions: self._takes_without(partitions, positions))
+
+    def _apply_or_refuse(self, partitions: Sequence[FoldedPartition], row_merge: RowMerge) -> None:
+        """Applies nothing where rows were refused."""
+        with self.connection.transaction():
+            replace(self, row_merge=row_merge)._apply_partitions(partitions)
+            if row_merge.rejections:
+                raise psycopg.Rollback
+
+    def _takes_without(self, partitions: Sequence[FoldedPartition], positions: Sequence[Position]) -> bool:
+        """Whether the target takes the batch without the changes at ``positions``; nothing of it stays."""
+        trial = replace(self, row_merge=None, left_out=positions, missing=Missing())
+        try:
+            with self.connection.transaction():
+                trial._apply_partitions(partitions)
+                raise psycopg.Rollback
+        except PieceError as error:
+            if not error.concerns_rows:
+                raise
+            return False
+        return True
+
+    def _apply_partitions(self, partitions: Sequence[FoldedPartition]) -> None:
+        """Where rows were refused nothing is applied, and so nothing is checked that may have waited for them."""
+        at_once = self.row_merge is not None and self.row_merge.checks_at_once
+        self.connection.execute(f"SET CONSTRAINTS ALL {'IMMEDIATE' if at_once else 'DEFERRED'}")
         if self.referencing is not None:
             self.referencing.begin()
         waiting: list[Piece] = []
@@ -101,6 +139,8 @@ class Merge:
             for _, grouped in itertools.groupby(folded.pieces, key=lambda piece: piece.round):
                 waiting = self._merge_but_waiting(list(grouped), waiting)
         self._merge_waiting(waiting)
+        if self.row_merge is not None and self.row_merge.rejections:
+            return
         if self.referencing is not None:
             self.referencing.check_noted()
         self._check_deferred(list(self.targets))
@@ -298,6 +338,10 @@ class Merge:
 
     def _merge(self, piece: Piece, stage: Stage) -> None:
         kind = piece.kind
+        if self.left_out:
+            left = sql.SQL("(SELECT * FROM {} WHERE position <> ALL ({}))")
+            positions = sql.Literal([str(position) for position in self.left_out])
+            stage = self.stages.of(left.format(stage.identifier, positions), stage.target)
         if kind is PieceKind.MOVE and not stage.target.has_exact_key:
             kind = PieceKind.MOVE_IN_ORDER  # keys that are told apart here may be the same one at the target
         if self.names_missing and kind in _IN_ORDER:

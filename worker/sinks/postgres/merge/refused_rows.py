@@ -5,7 +5,9 @@ So b bad rows among n cost about b · log(CHUNK_ROWS) attempts beyond the n / CH
 often.
 
 In a merge a row may be refused only because another one is not there yet, or not gone yet. So what was refused is tried again as
-long as that helped anything.
+long as that helped anything. Rows that exchange their keys, or refer to each other, go only together, though, and are refused
+one by one. So the batch is tried without fewer and fewer of them, until each that is left has to be left out if the others are.
+Where that is one row, it is the cause. Among several there may be one that only misses another of them, as their reasons say.
 
 Where more rows are refused for what they are than there may be dead letters, the batch cannot be applied, and nobody looks for
 the others.
@@ -17,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import psycopg
 from psycopg import sql
@@ -42,6 +44,7 @@ _LINE = re.compile(r"COPY [^,]*, \w+ (\d+)")
 """In English ``COPY t, line 3, column c2: …``; most other languages keep that shape. In one that does not, halves are tried."""
 
 RefusedRow = tuple[int, psycopg.Error]
+T = TypeVar("T")
 
 
 _CURED_BY_OTHERS = (
@@ -51,6 +54,10 @@ _CURED_BY_OTHERS = (
     psycopg.errors.RaiseException,
 )
 """A trigger may look for other rows."""
+
+
+MOST_TRIALS = 24
+"""Of a batch without some of its rows; each merges the others."""
 
 
 @dataclass(slots=True)
@@ -110,6 +117,32 @@ def copy_accepted(
     ]
 
 
+def few_of(things: Sequence[T], does: Callable[[Sequence[T]], bool], most_trials: int = MOST_TRIALS) -> Sequence[T]:
+    """Some of ``things``, for which ``does`` holds as for all of them, and mostly for none of their parts: halves, quarters and
+    so on are tried, and what is left without each of them (Zeller's delta debugging)."""
+    parts, trials = 2, 0
+    while len(things) > 1:
+        borders = [len(things) * part // parts for part in range(parts + 1)]
+        ranges = list(pairwise(borders))
+        choices = [things[low:high] for low, high in ranges]
+        choices += [[*things[:low], *things[high:]] for low, high in ranges] if parts > 2 else []
+        found = None
+        for choice in choices:
+            trials += 1
+            if trials > most_trials:
+                return things
+            if does(choice):
+                found = choice
+                break
+        if found is not None:
+            things, parts = found, 2
+        elif parts >= len(things):
+            break
+        else:
+            parts = min(2 * parts, len(things))
+    return things
+
+
 def _failed_row(error: psycopg.Error, low: int, high: int) -> int | None:
     """The row at which COPY failed, when the range is small enough to copy the rows before it once more."""
     found = _LINE.match(error.diag.context or "")
@@ -146,13 +179,33 @@ class _Source:
 @dataclass(frozen=True, slots=True)
 class RowMerge:
     """Of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What was refused is in
-    ``rejections``. Raises RejectedChanges when that is more than ``bound`` allows."""
+    ``rejections``. Raises RejectedChanges when that is more than ``bound`` allows. ``checks_at_once``: no constraint waits for
+    the end of the batch."""
 
     connection: Connection
     targets: Mapping[Table, TargetTable]
     stages: SessionStages
     bound: RefusalBound
     rejections: list[Rejection] = field(default_factory=list)
+    checks_at_once: bool = False
+    cured_by_others: set[Position] = field(default_factory=set)
+    """Those of the rejections that other rows may be the cause of."""
+
+    def leave_out_few(self, takes_without: Callable[[Sequence[Position]], bool]) -> None:
+        """Takes out of ``rejections`` what need not be refused. ``takes_without`` says whether the target takes the batch without
+        the changes at these positions."""
+        doubtful = [each.position for each in self.rejections if each.position in self.cured_by_others]
+        sure = [each.position for each in self.rejections if each.position not in self.cured_by_others]
+        if len(doubtful) < 2 or len(doubtful) > MOST_TRIALS or not takes_without(sure + doubtful):
+            return
+        left = set(few_of(doubtful, lambda some: takes_without(sure + list(some))))
+        others = len(left) - 1
+        together = f"; refused together with {others} more of its batch, so it may be fine itself" if others else ""
+        self.rejections[:] = [
+            replace(each, reason=each.reason + together) if each.position in left else each
+            for each in self.rejections
+            if each.position in left or each.position not in self.cured_by_others
+        ]
 
     def takes(self, work: Callable[[], None]) -> bool:
         """Whether the target took all that ``work`` does; nothing of it is done otherwise. Raises a PieceError that is not about
@@ -221,4 +274,7 @@ class RowMerge:
         query = sql.SQL("SELECT position FROM {} WHERE n = {}").format(source.identifier, sql.Literal(n))
         found = self.connection.execute(query).fetchone()
         assert found is not None, "a refused row is in its stage"
-        return Rejection(Position.parse(found[0]), reason(error, source.target.table))
+        position = Position.parse(found[0])
+        if isinstance(error, _CURED_BY_OTHERS):
+            self.cured_by_others.add(position)
+        return Rejection(position, reason(error, source.target.table))
