@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.servers import Database, NatsServer, PostgresServer
 from tests.waiting import wait_until
@@ -113,3 +115,39 @@ def test_more_tables_than_the_server_has_locks_are_published(
         with GroupUnderTest(keys) as running:
             running.replicator.wait_for_log("replicating")
             assert source.execute("SELECT count(*) FROM pg_publication_tables") == [(500,)]
+
+
+@pytest.mark.long
+def test_tables_that_are_dropped_while_they_join_go_at_the_target_too(
+    source_database: Database, target_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    """Whatever a table's copy has come to when its schema goes."""
+    source, target = source_database, target_database
+    source.execute("CREATE TABLE stays (id int PRIMARY KEY, v text); INSERT INTO stays VALUES (1, 'a')")
+    modes = {
+        "track-ddl": True,
+        "copy-and-stream": True,
+        "tables": "*.*",
+        "check-interval": "1s",
+        "ddl-policy": {"drop-table": "drop"},
+    }
+    at_target = "SELECT relname FROM pg_class WHERE relname LIKE 'leaves%' AND relkind = 'r' ORDER BY 1"
+    with GroupUnderTest(configuration(group, source, target, nats_server, **modes)) as running:
+        wait_until(lambda: not unequal(source, target, ["stays"]), deadline_s=DEADLINE_S, what="the copy")
+        for turn in range(4):
+            tables = "; ".join(
+                f"CREATE TABLE going.leaves_{turn}_{number} (id int PRIMARY KEY, v text);"
+                f" INSERT INTO going.leaves_{turn}_{number} SELECT n, repeat('x', 500) FROM generate_series(1, 2000) n"
+                for number in range(8)
+            )
+            target.execute("CREATE SCHEMA IF NOT EXISTS going")
+            source.execute(f"CREATE SCHEMA going; {tables}")
+            wait_until(lambda: target.execute(at_target), deadline_s=DEADLINE_S, what="one of them at the target")
+            source.execute("DROP SCHEMA going CASCADE")
+            source.execute(f"INSERT INTO stays VALUES ({turn + 2}, 'b')")
+            wait_until(lambda: not unequal(source, target, ["stays"]), deadline_s=DEADLINE_S, what="what came after it")
+            try:
+                wait_until(lambda: not target.execute(at_target), deadline_s=45, what="their end at the target")
+            except AssertionError:
+                raise AssertionError(f"left in turn {turn}: {target.execute(at_target)}") from None
+        assert running.replicator.is_running

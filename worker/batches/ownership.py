@@ -13,8 +13,9 @@ from typing import assert_never
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import CopyState, Ledger, LedgerContent, Phase, TableRecord
 from pgsluice.shared.rows.changes import DefinitionChange, MessageChanges, Part, TableChanges, Transaction, Truncation
+from pgsluice.shared.wire.definition import TableGone
 from pgsluice.shared.wire.position import parse_lsn
-from pgsluice.shared.wire.published_definition import Concerned, PublishedDefinition, concerned
+from pgsluice.shared.wire.published_definition import PublishedDefinition, concerned
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.sink import Lane
 
@@ -98,7 +99,7 @@ class Ownership:
                 tables = tuple(table for table in part.tables if lsn >= self.copied_before(table))
                 return replace(part, tables=tables) if tables else None
             case DefinitionChange(definition=definition, change_index=index):
-                border = self._defined_before(concerned(definition.event))
+                border = self._defined_before(definition)
                 return part if _commit_lsn(transactions, index) >= border else None
             case unreachable:
                 assert_never(unreachable)
@@ -116,18 +117,24 @@ class Ownership:
         """Changes of ``table`` that commit before this LSN are the copy's."""
         return self._copied_before(table.oid)
 
-    def _defined_before(self, about: Concerned | None) -> int:
-        """What concerns no table goes with the others."""
+    def _defined_before(self, definition: PublishedDefinition) -> int:
+        """What concerns no table goes with the others. No copy holds that its table is gone: of one that went while it was copied
+        the target may have rows, though no copy of it counts."""
+        about = concerned(definition.event)
         if about is None:
             return EVERYTHING if self.lane is Lane.CATCH_UP else self.applied_before
-        return self._copied_before(about.oid)
+        # one kind alone: whatever else is told of a table its copy shows
+        is_gone = isinstance(definition.event, TableGone)
+        return self._applied_before(about.oid) if is_gone else self._copied_before(about.oid)
 
     def _copied_before(self, oid: int) -> int:
+        copy, applied_before = self.copies.get(oid), self._applied_before(oid)
+        return applied_before if copy is None else max(applied_before, copy.lsn)
+
+    def _applied_before(self, oid: int) -> int:
         if (oid in self.cohort) is not (self.lane is Lane.CATCH_UP):
             return EVERYTHING
-        copy = self.copies.get(oid)
-        applied_before = max(self.applied_before, self.borders.get(oid, 0) if self.lane is Lane.CATCH_UP else 0)
-        return applied_before if copy is None else max(applied_before, copy.lsn)
+        return max(self.applied_before, self.borders.get(oid, 0) if self.lane is Lane.CATCH_UP else 0)
 
 
 NEVER_COPIED = Ownership({})

@@ -14,10 +14,13 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import CopyMode, CopyState, Ledger, LedgerContent, Phase, SnapshotRecord, TableRecord
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Truncation
+from pgsluice.shared.wire.definition import TableGone
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, format_lsn
+from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.batches.ownership import EVERYTHING, NEVER_COPIED, Copy, Ownership, OwnershipLedger
+from pgsluice.worker.sinks.sink import Lane
 from tests.changes_builder import TransactionPart, delete, insert, message_of, table, transaction, truncate, update
 from tests.servers import NatsServer
 
@@ -131,6 +134,20 @@ def test_what_an_earlier_life_of_the_stream_applied_is_left_out_whether_its_tabl
     owner = replace(ownership(record(ORDERS)), applied_before=COPY_LSN + 10)
     before, first_new = (transaction(lsn, insert(ORDERS, b"1"), truncate(NOTES)) for lsn in (COPY_LSN + 9, COPY_LSN + 10))
     assert after_copy(owner, before, first_new) == [("orders", 2), ("notes", 3)]
+
+
+def test_that_a_table_is_gone_is_held_by_no_copy_whatever_that_has_come_to() -> None:
+    """The target may have rows of it, and nothing else says that they are to go."""
+    gone = PublishedDefinition(TableGone("DROP SCHEMA", ORDERS.oid, "public", "orders"), None)
+    message = message_of(1, transaction(COPY_LSN - 1, gone))
+    for of_table in (record(ORDERS, Phase.LEFT, lsn=0, snapshot=""), record(ORDERS), record(ORDERS, Phase.ERRORED)):
+        owner = ownership(of_table)
+        assert owner.remainder(message).parts == message.parts
+        assert replace(owner, applied_before=COPY_LSN).remainder(message).parts == []
+        assert replace(owner, cohort=frozenset({ORDERS.oid})).remainder(message).parts == []
+        catching_up = replace(owner, cohort=frozenset({ORDERS.oid}), lane=Lane.CATCH_UP)
+        assert catching_up.remainder(message).parts == message.parts
+        assert replace(catching_up, borders={ORDERS.oid: COPY_LSN}).remainder(message).parts == []
 
 
 def test_it_can_be_sent_to_tasks() -> None:
