@@ -13,7 +13,7 @@ import pytest
 from tests.worker.data_source.conftest import Feed
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "notebook.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 ORDERS = (
     "INSERT INTO orders VALUES (1, 'Alice', 12.50), (2, 'Bob', 8.00)",
     "INSERT INTO orders VALUES (3, 'Carol', 99.90)",
