@@ -16,16 +16,20 @@ import orjson
 
 from pgsluice.console.columns import format_columns
 from pgsluice.shared import telemetry
+from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
+from pgsluice.shared.broker.unit_records import worker_unit
 from pgsluice.shared.config.settings import GroupSettings
-from pgsluice.shared.errors import TransientError, UsageError
+from pgsluice.shared.errors import TerminalError, TransientError, UsageError
+from pgsluice.shared.units.unit_wait import UnitWait, described
+from pgsluice.shared.wire.dead_letter import RUNS
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
-POLL_INTERVAL_S = 0.25
+_STAYS = "the request stands, and the worker replays them when it is started again"
 
 log = telemetry.logger(__name__)
 
@@ -80,15 +84,19 @@ def show(settings: GroupSettings, selection: Selection) -> None:
 
 
 def replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None:
-    """Raises TransientError when the worker did not come to an end with them within ``wait_s`` (0: it is not waited for)."""
+    """Raises TransientError when the worker did not come to an end with them within ``wait_s`` (0: it is not waited for),
+    TerminalError when it cannot any more."""
+    asyncio.run(_replay(settings, selection, wait_s))
 
-    async def ask(stream: DeadLetterStream) -> None:
+
+async def _replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None:
+    names = GroupNames(settings.group)
+    async with connected(settings.nats, f"pgsluice dead {names.group}") as client:
+        stream = DeadLetterStream(client, names)
         asked = await ask_for_replay(stream, selection)
         log.info("replay is asked for", letters=len(asked))
         if wait_s:
-            await _wait_for_outcome(stream, asked, wait_s)
-
-    _at_stream(settings, ask)
+            await _wait_for_outcome(stream, StateBucket(client, names), asked, wait_s)
 
 
 def discard(settings: GroupSettings, selection: Selection) -> None:
@@ -116,20 +124,31 @@ async def remove_letters(stream: DeadLetterStream, selection: Selection) -> list
     return letters
 
 
-async def _wait_for_outcome(stream: DeadLetterStream, asked: Sequence[StoredLetter], wait_s: float) -> None:
+async def _wait_for_outcome(stream: DeadLetterStream, bucket: StateBucket, asked: Sequence[StoredLetter], wait_s: float) -> None:
     places = {(stored.letter.worker, stored.letter.position) for stored in asked}
-    try:
-        async with asyncio.timeout(wait_s):
-            while True:
-                left = [s for s in await stream.letters() if (s.letter.worker, s.letter.position) in places]
-                if not any(stored.is_queued for stored in left):
-                    log.info("replay came to an end", applied=len(places) - len(left), refused_again=len(left))
-                    return
-                await asyncio.sleep(POLL_INTERVAL_S)
-    except TimeoutError:
+    left: list[StoredLetter] = []
+
+    async def look() -> Sequence[str] | None:
+        nonlocal left
+        left = [stored for stored in await stream.letters() if (stored.letter.worker, stored.letter.position) in places]
+        if not left and await stream.state() is None:
+            raise TerminalError(f"stream {stream.name} is gone, and the dead letters with it", "nothing is waited for any more")
+        queued = {stored.letter.worker for stored in left if stored.is_queued}
+        return sorted(worker_unit(worker) for worker in queued - {RUNS}) if queued else None
+
+    wait = UnitWait(bucket, undone="and has not replayed the dead letters", stays=_STAYS, wait_s=wait_s)
+    late = await wait.until(look)
+    if late is None:
+        log.info("replay came to an end", applied=len(places) - len(left), refused_again=len(left))
+    elif late:
         raise TransientError(
-            f"the worker has not come to an end with the replay in {wait_s:g} s", "see that it runs; the request stands"
-        ) from None
+            f"the replay has not come to an end in {wait_s:g} s: {described(late)}", "see that it runs; the request stands"
+        )
+    else:
+        raise TransientError(
+            f"the pipeline has read none of the rows again in {wait_s:g} s",
+            "its next run does: 'pgsluice run'; the request stands",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,19 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_groups
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.ledger import Ledger, LedgerContent, Phase, Retry, TableRecord
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord
 from pgsluice.shared.broker.table_orders import ORDERS, OrderVerb, TableOrder, TableOutcome, give_order
 from pgsluice.shared.broker.table_selection import TableSelection, load_selection
+from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, worker_unit
+from pgsluice.shared.broker.worker_records import read_reports
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
+from pgsluice.shared.pipelines.run_records import load_pipeline
 from pgsluice.shared.units.applied_places import AppliedPlaces
+from pgsluice.shared.units.unit_wait import UnitWait, described
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
-LOOK_INTERVAL_S = 0.5
 PROGRESS_INTERVAL_S = 5.0
 
 _COPYING = (OrderVerb.ADD, OrderVerb.RECOPY, OrderVerb.RETRY)
@@ -54,8 +58,8 @@ class Wish:
 
 
 def order(settings: GroupSettings, wish: Wish) -> None:
-    """Raises UsageError for what is no table or no group, TerminalError when something is refused, TransientError when nobody
-    carries the order out in time: it stays."""
+    """Raises UsageError for what is no table, no group, or one without a replicator; TerminalError when something is refused, or
+    cannot be done any more; TransientError when it is not done in time: the order stays."""
     for text in wish.tables:
         _check(text)
     asyncio.run(_order(settings, wish))
@@ -70,87 +74,151 @@ def _check(text: str) -> None:
 
 async def _order(settings: GroupSettings, wish: Wish) -> None:
     async with bucket_of(settings) as bucket:
+        await check_takes_orders(bucket)
         number = await give_order(bucket, wish.verb, wish.tables, without_copy=wish.without_copy)
         if wish.wait_s is None:
             log.info("the order is given; see 'pgsluice tables list'", order=wish.verb.value, tables=",".join(wish.tables))
             return
         deadline = time.monotonic() + wish.wait_s
-        done = await _done(bucket, number, deadline)
+        done = await _done(bucket, number, wish.wait_s)
         for outcome in done.outcomes:
             _show(outcome)
         if wish.verb in _COPYING:
-            await _follow_copies(bucket, done.outcomes, deadline)
+            await _FollowedCopies(bucket, done.outcomes).wait(max(0.0, deadline - time.monotonic()))
         if refused := [outcome.table for outcome in done.outcomes if outcome.is_refused]:
             raise TerminalError(f"refused: {', '.join(refused)}", "see above")
 
 
+async def check_takes_orders(bucket: StateBucket) -> None:
+    """Raises UsageError for a group that has no replicator, and never will have one: nobody would carry an order out."""
+    group = bucket.names.group
+    record = await bucket.read(GROUP_KEY, GroupRecord)
+    publisher = None if record is None else record.value.publishing_worker
+    if publisher is not None:
+        raise UsageError(
+            f"worker '{publisher[1]}' of group '{publisher[0]}' publishes group '{group}', which has no replicator for orders",
+            f"give the order to group '{publisher[0]}'",
+        )
+    pipeline = await load_pipeline(bucket)
+    if pipeline is not None:
+        raise UsageError(
+            f"group '{group}' is that of SQL pipeline '{pipeline.pipeline}', and has no replicator for orders",
+            f"'pgsluice run {pipeline.pipeline} --full' reads all of its rows again",
+        )
+
+
 def _show(outcome: TableOutcome) -> None:
     remedy = f": {outcome.remedy}" if outcome.remedy else ""
-    sys.stdout.write(f"{outcome.table}: {outcome.text}{remedy}\n")
-    sys.stdout.flush()
+    _say(f"{outcome.table}: {outcome.text}{remedy}")
 
 
-async def _done(bucket: StateBucket, number: int, deadline: float) -> TableOrder:
-    was_taken = False
-    while True:
-        found = (await ORDERS.load(bucket)).order(number)
-        if found is None:
-            raise TransientError(f"what became of order {number} is not known any more", "see 'pgsluice tables list'")
-        if found.done_at:
-            return found
+async def _done(bucket: StateBucket, number: int, wait_s: float) -> TableOrder:
+    """Returns the order when it is carried out. Raises TransientError when it is not in time, and as ``UnitWait.until``."""
+    found = await _load_order(bucket, number)
+
+    async def look() -> Sequence[str] | None:
+        nonlocal found
+        was_taken, found = bool(found.taken_at), await _load_order(bucket, number)
         if found.taken_at and not was_taken:
-            was_taken = True
             log.info("the replicator is at it")
-        if time.monotonic() > deadline:
-            raise _not_done(found)
-        await asyncio.sleep(LOOK_INTERVAL_S)
+        if found.done_at:
+            return None
+        reports = await read_reports(bucket)  # a worker that was forgotten since is waited for no more
+        return [*(worker_unit(worker) for worker in found.waits_for if worker in reports), REPLICATOR_UNIT]
+
+    stays = "the order stays, and the replicator carries it out as soon as it can"
+    wait = UnitWait(bucket, undone="and the order is not carried out", stays=stays, wait_s=wait_s)
+    if (late := await wait.until(look)) is not None:
+        raise _not_done(found, described(late))
+    return found
 
 
-def _not_done(order: TableOrder) -> TransientError:
+async def _load_order(bucket: StateBucket, number: int) -> TableOrder:
+    found = (await ORDERS.load(bucket)).order(number)
+    if found is None:
+        raise TransientError(f"what became of order {number} is not known any more", "see 'pgsluice tables list'")
+    return found
+
+
+def _not_done(order: TableOrder, waited_for: str) -> TransientError:
     if not order.taken_at:
-        return TransientError("the order is given, and no replicator of the group has taken it up", _START)
-    if order.verb is OrderVerb.FORGET:
+        return TransientError(f"the order is given, and no replicator of the group has taken it up: {waited_for}", _START)
+    if order.waits_for:
         return TransientError(
-            "the order waits until every worker has applied what it holds of these tables",
+            f"the order waits until every worker has applied what it holds of these tables: {waited_for}",
             "start the workers, or run 'pgsluice forget' for one that does not come back",
         )
-    return TransientError("the replicator is still at it", "see 'pgsluice tables list'; its log says what it waits for")
+    return TransientError(
+        f"the replicator is still at it: {waited_for}", "see 'pgsluice tables list'; its log says what it waits for"
+    )
 
 
-async def _follow_copies(bucket: StateBucket, outcomes: Sequence[TableOutcome], deadline: float) -> None:
-    """Until these tables are copied; says how far they are now and then."""
-    names = {outcome.table for outcome in outcomes if not outcome.is_refused}
-    told_at = time.monotonic()
-    while True:
-        records = [each for each in (await Ledger(bucket).load()).tables.values() if each.qualified_name in names]
-        waiting = [each for each in records if each.phase.is_waiting_for_copy]
-        ended = [each for each in records if each.qualified_name in names and not each.phase.is_waiting_for_copy]
-        for record in ended:
-            names.discard(record.qualified_name)
-            _show_copied(record)
-        if not waiting:
+class _FollowedCopies:
+    """The tables of an order, until each is copied or cannot be copied."""
+
+    def __init__(self, bucket: StateBucket, outcomes: Sequence[TableOutcome]) -> None:
+        self._bucket = bucket
+        self._names = {outcome.table for outcome in outcomes if not outcome.is_refused}
+        self._followed: dict[int, TableRecord] = {}
+        """Those whose copy is waited for, as the ledger had them last."""
+        self._lost: list[str] = []
+        self._told_at = time.monotonic()
+
+    async def wait(self, wait_s: float) -> None:
+        """Says how far they are now and then. Raises TerminalError when a table cannot be copied, after the others were waited
+        for, TransientError when the copy goes on after ``wait_s``, and as ``UnitWait.until``."""
+        stays = "the copy goes on when the replicator is started again"
+        wait = UnitWait(self._bucket, undone="and the copy is not finished", stays=stays, wait_s=wait_s)
+        if (late := await wait.until(self._look)) is not None:
+            names = ", ".join(record.qualified_name for record in self._followed.values())
+            raise TransientError(f"the copy of {names} goes on: {described(late)}", "see 'pgsluice tables list'")
+        if self._lost:
+            raise TerminalError(f"not copied: {', '.join(self._lost)}", "see above")
+
+    async def _look(self) -> Sequence[str] | None:
+        tables = (await Ledger(self._bucket).load()).tables
+        for oid in [oid for oid in self._followed if oid not in tables]:
+            self._lose(self._followed.pop(oid), "the group knows it no more")
+        for oid, record in tables.items():
+            if oid in self._followed or (record.qualified_name in self._names and record.phase is not Phase.LEFT):
+                self._note(record)
+        self._names.clear()  # from now on by OID: a table may be renamed
+        if not self._followed:
+            return None
+        self._tell_progress()
+        return [REPLICATOR_UNIT]
+
+    def _note(self, record: TableRecord) -> None:
+        last, is_timed = self._followed.get(record.oid), record.phase is Phase.ERRORED and record.retry is Retry.TIMED
+        if record.phase.is_waiting_for_copy or is_timed:
+            self._followed[record.oid] = record
+            if is_timed and (last is None or last.retry_at != record.retry_at):
+                _say(f"{record.qualified_name}: could not be copied: {record.error}: tried again at {record.retry_at[:19]}")
             return
-        if time.monotonic() > deadline:
-            log.info("the copy goes on; see 'pgsluice tables list'", tables=",".join(each.qualified_name for each in waiting))
+        self._followed.pop(record.oid, None)
+        if record.phase is Phase.ERRORED:
+            self._lose(record, f"could not be copied: {record.error}: {record.remedy}")
+        elif record.phase is Phase.LEFT:
+            self._lose(record, "is no longer among the tables of the group")
+        else:
+            _say(f"{record.qualified_name}: {record.rows:,} rows are copied")
+
+    def _lose(self, record: TableRecord, why: str) -> None:
+        self._lost.append(record.qualified_name)
+        _say(f"{record.qualified_name}: {why}")
+
+    def _tell_progress(self) -> None:
+        if time.monotonic() - self._told_at < PROGRESS_INTERVAL_S:
             return
-        if time.monotonic() - told_at >= PROGRESS_INTERVAL_S:
-            told_at = time.monotonic()
-            for record in waiting:
-                ranges = f"{record.ranges_done}/{record.ranges}"
-                log.info("copying", table=record.qualified_name, phase=record.phase.value, ranges=ranges, rows=record.rows)
-        await asyncio.sleep(LOOK_INTERVAL_S)
+        self._told_at = time.monotonic()
+        for record in self._followed.values():
+            ranges = f"{record.ranges_done}/{record.ranges}"
+            log.info("copying", table=record.qualified_name, phase=record.phase.value, ranges=ranges, rows=record.rows)
 
 
-def _show_copied(record: TableRecord) -> None:
-    if record.phase is Phase.FINISHED_COPY:
-        sys.stdout.write(f"{record.qualified_name}: {record.rows:,} rows are copied\n")
-    elif record.phase is Phase.ERRORED:
-        sys.stdout.write(f"{record.qualified_name}: could not be copied: {record.error}: {record.remedy}{_next_try(record)}\n")
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _next_try(record: TableRecord) -> str:
-    return f" (tried again at {record.retry_at[:19]})" if record.retry is Retry.TIMED else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,13 +29,14 @@ from pgsluice.shared.broker.unit_records import (
     worker_unit,
 )
 from pgsluice.shared.config.settings import StatusSettings
-from pgsluice.shared.errors import UsageError
+from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.process.user import user_name
 from pgsluice.shared.units.found_units import known_units, read_units
 from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, is_alive, unit_state
+from pgsluice.shared.units.unit_wait import UnitWait
 from pgsluice.shared.wire.names import GroupNames
 
-LOOK_INTERVAL_S = 0.5
+_STAYS = "the order stays, and the unit obeys when it is started again"
 
 NOT_THERE_YET = 75
 """The exit code when units are not in the state that is wanted when the wait is over."""
@@ -98,7 +98,7 @@ def chosen_units(order: UnitOrder, units: Sequence[str]) -> list[str]:
 
 def run(settings: StatusSettings, order: UnitOrder) -> int:
     """Writes to standard output and returns the exit code. Raises UsageError for a group or worker that there is not,
-    TransientError when NATS does not answer."""
+    TerminalError when a unit cannot obey any more, TransientError when NATS does not answer."""
     return asyncio.run(_order(settings, order))
 
 
@@ -111,12 +111,17 @@ async def _order(settings: StatusSettings, order: UnitOrder) -> int:
             raise UsageError(f"group {names.group!r} has no worker", "start one first, or give --source for the replicator")
         for unit in units:
             await write_order(bucket, unit, (order.verb,), who(), order.reason)
-        facts = await _follow(bucket, units, order.wait_s)
+        error = None if order.wait_s is None else await _follow(bucket, units, order)
+        if error is not None and not await bucket.exists():
+            raise error
+        facts = await read_units(bucket, units, await Ledger(bucket).load())
         _say(_outcome(facts, order))
         if order.verb is UnitVerb.PAUSE:
             _say(await say_room(ChangeStream(client, names)))
     if order.verb in (UnitVerb.PAUSE, UnitVerb.STOP) and order.source:
         _say(await say_wal(settings.source, names))
+    if error is not None:
+        raise error
     return NOT_THERE_YET if order.wait_s is not None and not all(map(is_obeyed, facts)) else 0
 
 
@@ -150,15 +155,32 @@ def is_obeyed(facts: UnitFacts) -> bool:
             assert_never(unreachable)
 
 
-async def _follow(bucket: StateBucket, units: Sequence[str], wait_s: float | None) -> list[UnitFacts]:
-    """As they are when all have obeyed, or after the wait."""
-    deadline = time.monotonic() + (wait_s or 0.0)
+async def _follow(bucket: StateBucket, units: Sequence[str], order: UnitOrder) -> TerminalError | None:
+    """Returns when all have obeyed, or after the wait; why they cannot obey any more, where it ended for that."""
     ledger = Ledger(bucket)
-    while True:
+
+    async def look() -> Sequence[str] | None:
         facts = await read_units(bucket, units, await ledger.load())
-        if wait_s is None or all(map(is_obeyed, facts)) or time.monotonic() >= deadline:
-            return facts
-        await asyncio.sleep(LOOK_INTERVAL_S)
+        for each in facts:
+            _check_holds(each, order)
+        return [each.unit for each in facts if not is_obeyed(each)] or None
+
+    try:
+        await UnitWait(bucket, undone="and has not obeyed", stays=_STAYS, wait_s=order.wait_s).until(look)
+    except TerminalError as error:
+        return error
+    return None
+
+
+def _check_holds(facts: UnitFacts, order: UnitOrder) -> None:
+    """Raises TerminalError when somebody has ordered the opposite since. (A unit that was forgotten is to do nothing at all.)"""
+    desired = facts.desired
+    if facts.process is not None and desired != desired_after(order.verb, desired):
+        by = f" by {desired.by}" if desired.by else ""
+        raise TerminalError(
+            f"the {_name(facts)} is to be {desired.state}: that was ordered{by} while it was waited for",
+            f"'pgsluice {order.verb}' orders it again",
+        )
 
 
 def _outcome(facts: Sequence[UnitFacts], order: UnitOrder) -> Iterator[str]:

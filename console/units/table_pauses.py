@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pgsluice.console.units.orders import LOOK_INTERVAL_S, NOT_THERE_YET, who
+from pgsluice.console.units.orders import NOT_THERE_YET, who
 from pgsluice.console.units.room import say_room
 from pgsluice.shared.broker.bucket import StateBucket, opened_bucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.broker.streams import ChangeStream
+from pgsluice.shared.broker.unit_records import worker_unit
 from pgsluice.shared.broker.worker_records import WorkerReport, read_reports
 from pgsluice.shared.config.settings import StatusSettings
-from pgsluice.shared.errors import UsageError
+from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.units.paused_tables import PAUSED_TABLES, PausedTable, PausedTables
+from pgsluice.shared.units.unit_wait import UnitWait
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table, TablePattern
+
+_STAYS = "the order stays, and the worker obeys when it is started again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,8 @@ class TablePause:
 
 
 def run(settings: StatusSettings, pause: TablePause) -> int:
-    """Writes to standard output and returns the exit code. Raises UsageError for what cannot be paused, TransientError when NATS
-    does not answer."""
+    """Writes to standard output and returns the exit code. Raises UsageError for what cannot be paused, TerminalError when
+    a worker cannot obey any more, TransientError when NATS does not answer."""
     return asyncio.run(_order(settings, pause))
 
 
@@ -44,7 +47,9 @@ async def _order(settings: StatusSettings, pause: TablePause) -> int:
     async with connected(settings.nats, f"pgsluice pause {names.group}") as client:
         bucket = await opened_bucket(client, names)
         chosen = await write_pause(bucket, pause, who())
-        missing = await _follow(bucket, frozenset(table.oid for table in chosen), pause)
+        if pause.wait_s is not None:
+            await _follow(bucket, chosen, pause)
+        missing = await _missing(bucket, frozenset(table.oid for table in chosen), pause)
         sys.stdout.writelines(f"{line}\n" for line in _outcome(chosen, missing, pause))
         if pause.is_wanted:
             sys.stdout.writelines(f"{line}\n" for line in await say_room(ChangeStream(client, names)))
@@ -106,15 +111,24 @@ def _changed(before: PausedTables, chosen: Sequence[PausedTable], pause: TablePa
     return PausedTables(tuple(table for table in before.tables if table.oid not in oids))
 
 
-async def _follow(bucket: StateBucket, oids: frozenset[int], pause: TablePause) -> list[str]:
-    """The workers that have not obeyed when the wait is over."""
-    deadline = time.monotonic() + (pause.wait_s or 0.0)
-    while True:
-        reports = await read_reports(bucket)
-        missing = sorted(worker for worker, report in reports.items() if not has_obeyed(report, oids, pause))
-        if not missing or time.monotonic() >= deadline:
-            return missing
-        await asyncio.sleep(LOOK_INTERVAL_S)
+async def _follow(bucket: StateBucket, chosen: Sequence[PausedTable], pause: TablePause) -> None:
+    """Returns when all workers have obeyed, or when the wait is over. Raises TerminalError when they cannot any more."""
+    oids = frozenset(table.oid for table in chosen)
+
+    async def look() -> Sequence[str] | None:
+        held = oids & (await PAUSED_TABLES.load(bucket)).oids
+        if held != (oids if pause.is_wanted else frozenset()):
+            now, again = ("resumed", "pause") if pause.is_wanted else ("paused", "resume")
+            raise TerminalError(f"somebody {now} a table while it was waited for", f"'pgsluice {again} --table' orders it again")
+        return [worker_unit(worker) for worker in await _missing(bucket, oids, pause)] or None
+
+    await UnitWait(bucket, undone="and has not obeyed", stays=_STAYS, wait_s=pause.wait_s).until(look)
+
+
+async def _missing(bucket: StateBucket, oids: frozenset[int], pause: TablePause) -> list[str]:
+    """The workers that have not obeyed."""
+    reports = await read_reports(bucket)
+    return sorted(worker for worker, report in reports.items() if not has_obeyed(report, oids, pause))
 
 
 def has_obeyed(report: WorkerReport, oids: frozenset[int], pause: TablePause) -> bool:

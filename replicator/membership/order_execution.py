@@ -7,6 +7,7 @@ replicator died at is done again by the next one: each step is one that may have
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import assert_never
 
@@ -19,7 +20,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import Ledger, Phase, TableRecord
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
 from pgsluice.shared.broker.streams import ChangeStream
-from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder, TableOutcome, note_done, note_taken
+from pgsluice.shared.broker.table_orders import OrderVerb, TableOrder, TableOutcome, note_done, note_taken, note_waiting
 from pgsluice.shared.broker.table_selection import SELECTION, TableSelection, exact_text, qualified_text
 from pgsluice.shared.broker.worker_records import read_reports
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
@@ -30,6 +31,13 @@ _ONLY_STREAMS = "this group only streams, and copies no rows"
 _COPY_INSTEAD = "run 'pgsluice drop' and start again with --copy-and-stream and an empty target"
 
 log = telemetry.logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """The workers that have not applied what an order needs them to have applied."""
+
+    workers: tuple[str, ...]
 
 
 class OrderExecution:
@@ -51,11 +59,13 @@ class OrderExecution:
             log.info("an order about tables is carried out", order=order.verb.value, tables=",".join(order.tables))
             if not await note_taken(self._bucket, order):
                 return
+        outcomes: list[TableOutcome] | _Behind
         try:
             outcomes = await self._outcomes(order)
         except (UsageError, TerminalError) as error:
             outcomes = [_outcome(text, error) for text in order.tables]
-        if outcomes is None:
+        if isinstance(outcomes, _Behind):
+            await note_waiting(self._bucket, order, outcomes.workers)
             return
         await note_done(self._bucket, order, tuple(outcomes))
         for outcome in outcomes:
@@ -67,7 +77,7 @@ class OrderExecution:
                 **({"remedy": outcome.remedy} if outcome.remedy else {}),
             )
 
-    async def _outcomes(self, order: TableOrder) -> list[TableOutcome] | None:
+    async def _outcomes(self, order: TableOrder) -> list[TableOutcome] | _Behind:
         schema = self._run.settings.schema
         patterns = [parse_pattern(text, schema) for text in order.tables]
         members = [parse_member_pattern(text, schema) for text in order.tables]
@@ -182,8 +192,7 @@ class OrderExecution:
         applied = await self._changes.apply(again)
         return [*outcomes, *(_outcome(name, applied.refused.get(oid), "is copied again") for oid, name in again.items())]
 
-    async def _forget(self, patterns: Sequence[TablePattern]) -> list[TableOutcome] | None:
-        """None while a worker has not applied all of a table."""
+    async def _forget(self, patterns: Sequence[TablePattern]) -> list[TableOutcome] | _Behind:
         followed = [table for table in await self._changes.followed() if any(map(table.is_meant_by, patterns))]
         if followed:
             removed = await self._remove([TablePattern.parse(exact_text(table.schema, table.table)) for table in followed])
@@ -194,8 +203,9 @@ class OrderExecution:
         known = {(entry.schema, entry.table) for entry in records} | {(entry.schema, entry.table) for entry in left}
         places = [parse_lsn(lsn) for lsn in (*(record.lsn for record in records), *(entry.lsn for entry in left)) if lsn]
         copied = max((record.last_sequence for record in records), default=0)
-        if places and await is_behind(self._bucket, self._stream, max(places), copied):
-            return None
+        behind = await workers_behind(self._bucket, self._stream, max(places), copied) if places else ()
+        if behind:
+            return _Behind(behind)
         if self._run.copy is not None:
             await self._run.copy.forget([record.oid for record in records])
         else:
@@ -215,16 +225,16 @@ class OrderExecution:
         return [each for each in records if each.phase is Phase.LEFT and _is_meant(patterns, each.schema, each.table)]
 
 
-async def is_behind(bucket: StateBucket, stream: ChangeStream, lsn: LSN, snapshot_sequence: int) -> bool:
-    """Returns whether a worker may still have to apply changes before ``lsn``, or copied rows up to ``snapshot_sequence``."""
+async def workers_behind(bucket: StateBucket, stream: ChangeStream, lsn: LSN, snapshot_sequence: int) -> tuple[str, ...]:
+    """Returns the workers that may still have to apply changes before ``lsn``, or copied rows up to ``snapshot_sequence``."""
     state, recorded = await stream.state(), await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
     published = LSN(0) if recorded is None else parse_lsn(recorded.value.flushed_lsn)
+    behind = []
     for worker, report in (await read_reports(bucket)).items():
         has_all = state is not None and published >= lsn and report.applied_in(state.created) >= state.last_sequence
         if report.snapshot_sequence < snapshot_sequence or not (has_all or parse_lsn(report.applied_lsn) >= lsn):
-            log.debug("a table is not forgotten yet", worker=worker)
-            return True
-    return False
+            behind.append(worker)
+    return tuple(sorted(behind))
 
 
 def _called(pattern: TablePattern) -> str:

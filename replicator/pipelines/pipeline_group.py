@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -25,13 +25,10 @@ from pgsluice.shared.broker.worker_records import read_reports
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.pipelines.pipeline_settings import PipelineSettings
 from pgsluice.shared.pipelines.run_records import load_pipeline
-from pgsluice.shared.units.found_units import read_units
-from pgsluice.shared.units.unit_states import State, UnitState, unit_state
+from pgsluice.shared.units.unit_wait import UnitWait
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, format_lsn
 from pgsluice.shared.wire.table import Table
-
-LOOK_INTERVAL_S = 0.2
 
 T = TypeVar("T")
 
@@ -105,29 +102,18 @@ async def make_streams(settings: PipelineSettings, pipeline: Pipeline, client: C
 
 
 async def wait_for_workers(client: Client, names: GroupNames, last_sequence: int) -> None:
-    """Returns when every worker of the group has applied that message; waits for the first one, and for one that is paused or
-    stopped, too. Raises TerminalError when a worker has failed, and so needs a person before it applies anything."""
-    bucket, told = StateBucket(client, names), None
-    while await copied_by_all(bucket) < last_sequence:
-        behind = await _workers_behind(bucket, last_sequence)
-        for unit in behind:
-            if unit.state is State.FAILED:
-                raise TerminalError(
-                    f"worker '{unit.name}' of group '{names.group}' has failed, and has not applied the rows: {unit.fact}",
-                    f"{unit.remedy}; the rows stay in the stream, and the worker applies them when it is started again",
-                )
-        states = ", ".join(f"{unit.name} ({unit.state})" for unit in behind) or "none yet"
-        if states != told:
-            log.info("waiting for the group's workers", group=names.group, workers=states)
-            told = states
-        await asyncio.sleep(LOOK_INTERVAL_S)
+    """Returns when every worker of the group has applied that message; waits for the first one, too. Raises as
+    ``UnitWait.until``."""
+    bucket = StateBucket(client, names)
 
+    async def look() -> Sequence[str] | None:
+        if await copied_by_all(bucket) >= last_sequence:
+            return None
+        reports = await read_reports(bucket)
+        return [worker_unit(name) for name, report in reports.items() if report.snapshot_sequence < last_sequence]
 
-async def _workers_behind(bucket: StateBucket, last_sequence: int) -> list[UnitState]:
-    """The workers that have not applied that message."""
-    reports = await read_reports(bucket)
-    units = [worker_unit(name) for name, report in reports.items() if report.snapshot_sequence < last_sequence]
-    return [unit_state(facts) for facts in await read_units(bucket, units, await Ledger(bucket).load())]
+    stays = "the rows stay in the stream, and the worker applies them when it is started again"
+    await UnitWait(bucket, undone="and has not applied the rows", stays=stays, wait_s=None).until(look)
 
 
 async def begin_in_ledger(client: Client, names: GroupNames, origin: RunOrigin, snapshot: str, table: Table) -> int:

@@ -43,7 +43,7 @@ class TableOutcome:
 class TableOrder:
     """``tables`` are patterns as they were written; one without a schema is of the replicator's ``schema``. ``request`` names
     what gave the order, where that may be repeated. ``taken_at`` is when the replicator began, ``done_at`` when ``outcomes`` were
-    known."""
+    known. ``waits_for`` are workers that have something to do before an order that was taken can be carried out."""
 
     number: int
     verb: OrderVerb
@@ -54,6 +54,7 @@ class TableOrder:
     taken_at: TimeText = ""
     done_at: TimeText = ""
     outcomes: tuple[TableOutcome, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,12 @@ async def note_taken(bucket: StateBucket, order: TableOrder) -> bool:
     """Notes that the order was taken. Returns whether it is still to be carried out: another process may have done so since it
     was read."""
     return await _note(bucket, replace(order, taken_at=order.taken_at or now()))
+
+
+async def note_waiting(bucket: StateBucket, order: TableOrder, workers: tuple[str, ...]) -> None:
+    """Notes which workers the order waits for, when that is news."""
+    if order.waits_for != workers:
+        await _note(bucket, replace(order, taken_at=order.taken_at or now(), waits_for=workers))
 
 
 async def note_done(bucket: StateBucket, order: TableOrder, outcomes: tuple[TableOutcome, ...]) -> None:

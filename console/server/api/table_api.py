@@ -8,7 +8,7 @@ from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
 from pgsluice.console.server.problem import Kind, Problem
-from pgsluice.console.tables import ListedTable, listed_tables
+from pgsluice.console.tables import ListedTable, check_takes_orders, listed_tables
 from pgsluice.console.units.table_pauses import TablePause, write_pause
 from pgsluice.replicator.membership.membership import load_membership
 from pgsluice.shared.broker.ledger import Ledger
@@ -86,6 +86,7 @@ async def order_tables(call: Call) -> Answer:
         except ValueError as error:
             raise UsageError(f"{text!r} {error}", "name tables like 'orders', 'sales.orders' or 'sales.*'") from None
     bucket = await bucket_of(call)
+    await check_takes_orders(bucket)
     number = await give_order(bucket, request.verb, request.tables, without_copy=request.without_copy, request=call.request_id)
     given = (await ORDERS.load(bucket)).order(number)
     location = f"{PREFIX}/groups/{call.path['group']}/orders/{number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgsluice.replicator.membership.order_execution import is_behind
+from pgsluice.replicator.membership.order_execution import workers_behind
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY, ReplicatorRecord
@@ -20,11 +20,11 @@ STREAM = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 20, compre
 
 @pytest.mark.parametrize(
     ("flushed", "copied", "expected"),
-    [("0/20", 5, False), ("0/1F", 5, True), ("0/20", 4, True)],
+    [("0/20", 5, ()), ("0/1F", 5, ("w",)), ("0/20", 4, ("w",))],
     ids=["it has all", "the stream lacks changes yet", "it lacks copied rows"],
 )
 async def test_a_worker_that_has_applied_the_stream_has_all_only_when_all_is_in_the_stream(
-    nats_server: NatsServer, group: str, flushed: str, copied: int, expected: bool
+    nats_server: NatsServer, group: str, flushed: str, copied: int, expected: tuple[str, ...]
 ) -> None:
     async with connected(nats_server.settings(), "test") as client:
         names = GroupNames(group)
@@ -33,4 +33,4 @@ async def test_a_worker_that_has_applied_the_stream_has_all_only_when_all_is_in_
         state = await stream.ensure(STREAM)
         await bucket.put(REPLICATOR_KEY, ReplicatorRecord(flushed, state.created, 0))
         await bucket.put(worker_key("w"), WorkerReport(0, copied, "0/10", stream_created=state.created))
-        assert await is_behind(bucket, stream, LSN(0x20), snapshot_sequence=5) == expected
+        assert await workers_behind(bucket, stream, LSN(0x20), snapshot_sequence=5) == expected
