@@ -98,7 +98,8 @@ def ordered(streaming: StreamingGroup) -> Ordered:
             gate.close()
             code, said = group.order("add", "--wait", "0", "joins")
             assert code in (0, 75), said
-        recopied, added = group.ordered_together(("recopy", "again"), ("add", "returns", "p"))
+        (done, recopied), (not_done, added) = group.ordered_together(("recopy", "again"), ("add", "returns", "p"))
+        assert (done, not_done) == (0, 70)
         group.wait_for_copy("joins")
     return Ordered(removed, recopied, added, before, wait_until(lambda: finished(group), what="the end of the copy"))
 
