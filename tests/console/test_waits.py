@@ -22,16 +22,17 @@ from pgsluice.shared.broker.published_tables import store_tables
 from pgsluice.shared.broker.replicator_records import GROUP_KEY, REPLICATOR_KEY, GroupRecord, publication_of_worker
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.table_orders import ORDERS, TableOutcome, note_done, note_waiting
-from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, worker_unit
-from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
+from pgsluice.shared.broker.unit_records import REPLICATOR_UNIT, desired_wish, worker_unit
+from pgsluice.shared.broker.worker_records import LeaseRecord, WorkerReport, lease_key, worker_key
 from pgsluice.shared.errors import HistoryError, TerminalError, TransientError
-from pgsluice.shared.process.pulse import Pulse
+from pgsluice.shared.process.pulse import Activity, Pulse
+from pgsluice.shared.units.unit_wait import STAND_BY_S
 from pgsluice.shared.wire.dead_letter import DeadLetter, now
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from tests.changes_builder import insert, table, transaction
 from tests.servers import NatsServer, PgsluiceProcess
-from tests.waiting import wait_until
+from tests.waiting import DeadlineError, wait_until
 from tests.worker.encoded_changes import body_of
 from tests.worker.published_stream import STREAM
 
@@ -108,6 +109,19 @@ class WaitedGroup:
 
         self.ask(tell)
 
+    def work(self, worker: str) -> None:
+        """As a process of the worker tells that it obeys."""
+
+        async def tell(bucket: StateBucket) -> None:
+            pulse, unit = Pulse(), worker_unit(worker)
+            pulse.activity = Activity.WORKING
+            report = ProcessReport(unit, pulse, lambda: bucket)
+            report.acknowledged = (await desired_wish(unit).read(bucket)).revision
+            await bucket.put(lease_key(worker), LeaseRecord("here", 1))
+            await report._tell_news()
+
+        self.ask(tell)
+
     def run(self, *arguments: str) -> str:
         with self.command(*arguments) as process:
             assert process.wait() == 0, process.log()
@@ -151,6 +165,17 @@ def test_a_stop_says_that_the_worker_has_ended_in_another_way(waited: WaitedGrou
     with waited.command("stop", "--worker", "resting", "--wait", f"{LONG}s") as process:
         assert process.wait() == 70
         assert "has failed, and has not obeyed: the disk is on fire" in process.log()
+
+
+def test_a_start_waits_for_the_process_that_a_server_starts_in_the_place_of_one_that_failed(waited: WaitedGroup) -> None:
+    waited.end(worker_unit("resting"), FAILED)
+    waited.run("stop", "--worker", "resting")
+    with waited.waiting({"start": ("start", "--worker", "resting", "--wait")}) as processes:
+        assert "resting (failed: the disk is on fire)" in processes["start"].log()
+        with pytest.raises(DeadlineError):
+            wait_until(lambda: not processes["start"].is_running, deadline_s=STAND_BY_S + 1)
+        waited.work("resting")
+        assert ends(processes) == {"start": 0}
 
 
 def test_a_table_is_forgotten_after_workers_one_of_which_has_failed(waited: WaitedGroup) -> None:

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
+from pgsluice.shared.broker.replicator_records import GROUP_KEY, GroupRecord, publication_of_worker
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.table_orders import ORDERS, note_done
 from pgsluice.shared.wire.dead_letter import DeadLetter, now
@@ -135,6 +136,16 @@ def test_an_order_that_comes_again_is_given_once(served: Served, nats_server: Na
         assert mended.status_code == 202
     orders = ask(nats_server, lambda client: ORDERS.load(StateBucket(client, GroupNames("once"))))
     assert [each.tables for each in orders.orders] == [("t",), ("t",)]
+
+
+def test_an_order_about_tables_is_refused_where_no_replicator_carries_it_out(served: Served, nats_server: NatsServer) -> None:
+    ensure_bucket(nats_server.settings(), "derived")
+    record = GroupRecord("derived", "1", 1, "d", publication_of_worker("origin/nats"), 0, "", "", now())
+    ask(nats_server, lambda client: StateBucket(client, GroupNames("derived")).put(GROUP_KEY, record))
+    with served.client() as client:
+        refused = client.post("/groups/derived/orders", json={"verb": "recopy", "tables": ["t"]})
+    assert refused.status_code == 422
+    assert "worker 'nats' of group 'origin' publishes group 'derived'" in refused.json()["detail"]
 
 
 def test_a_browser_that_writes_proves_that_it_is_our_page(served: Served, nats_server: NatsServer) -> None:
