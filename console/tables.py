@@ -319,6 +319,8 @@ def format_tables(tables: Sequence[ListedTable], orders: Sequence[TableOrder]) -
             shown.append(f"    {table.error}{remedy}{again.get(table.retry, '')}")
     for waiting in orders:
         state = "is carried out" if waiting.taken_at else "waits for the replicator"
+        if waiting.waits_for:
+            state = f"waits until these workers have applied what there is of it: {', '.join(waiting.waits_for)}"
         shown.append(
             f"order {waiting.number}: {waiting.verb} {' '.join(waiting.tables)} {state}, since {waiting.ordered_at[:19]}"
         )

@@ -56,9 +56,12 @@ def test_a_table_in_trouble_says_what_is_wrong_what_to_do_and_when_it_is_tried_a
     timed = record(1, "a", Phase.ERRORED, error="it was busy", remedy="wait", retry=Retry.TIMED, retry_at=THEN)
     manual = record(2, "b", Phase.ERRORED, error="it may not be read", remedy="GRANT", retry=Retry.MANUAL)
     order = TableOrder(3, OrderVerb.ADD, ("x", "y"), THEN)
-    lines = format_tables(listed_tables(LedgerContent(None, {1: timed, 2: manual}), None, TableSelection(), NOBODY), [order])
+    forget = TableOrder(4, OrderVerb.FORGET, ("z",), THEN, taken_at=THEN, waits_for=("w",))
+    listed = listed_tables(LedgerContent(None, {1: timed, 2: manual}), None, TableSelection(), NOBODY)
+    lines = format_tables(listed, [order, forget])
     assert [line for line in lines if line.startswith(("    ", "order"))] == [
         "    it was busy: wait; tried again at 2026-01-31T04:37:04",
         "    it may not be read: GRANT; tried again when asked for",
         "order 3: add x y waits for the replicator, since 2026-01-31T04:37:04",
+        "order 4: forget z waits until these workers have applied what there is of it: w, since 2026-01-31T04:37:04",
     ]
