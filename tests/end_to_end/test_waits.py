@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import yaml
+
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.once import replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -58,6 +60,7 @@ def test_commands_end_with_the_reason_of_a_worker_that_was_killed_and_cannot_sta
     source_database.execute("INSERT INTO t VALUES (1, 1), (2, 20); INSERT INTO gone VALUES (1)")
     with running, ExitStack() as stack:
         wait_until(lambda: target_database.execute("SELECT id FROM t") == [(1,)], what="the row that fits")
+        running.worker.wait_for_log("applied  changes=3")  # it has reported
         running.worker.kill()
         running.worker.wait()
         source_database.execute("INSERT INTO gone VALUES (2)")
@@ -70,11 +73,10 @@ def test_commands_end_with_the_reason_of_a_worker_that_was_killed_and_cannot_sta
         )
         processes[0].wait_for_log("postgres (unknown: ")  # until then its lease says that it runs
         processes += started(stack, running.keys, ("start", "--worker", "postgres", "--wait", f"{WAIT_S}s"))
-        target_database.execute("ALTER TABLE t DROP COLUMN price")
-        source_database.execute("INSERT INTO t VALUES (3, 3)")
+        running.worker.config_path.write_text(yaml.safe_dump(running.keys | {"target-dbname": "nowhere"}))
         running.worker.start()
-        assert running.worker.wait() == 70, running.worker.log()
+        assert running.worker.wait() == 2, running.worker.log()
         for process in processes:
             assert process.wait() == 70, process.log()
             assert f"worker 'postgres' of group '{group}' has failed" in process.log()
-            assert "price" in process.log()
+            assert 'database "nowhere" does not exist' in process.log()
