@@ -70,8 +70,8 @@ class Transformation:
                     tables = tuple(map(self._after_rules, part.tables))
                     truncation = self.routing.truncate(replace(part, tables=tables), self.names)
                     parts += [] if truncation is None else [truncation]
-                case DefinitionChange(definition=definition):
-                    parts.append(replace(part, definition=self.without_held(definition)))
+                case DefinitionChange(definition=definition, is_copied=is_copied):
+                    parts.append(replace(part, definition=self.without_held(definition, is_past=is_copied)))
                 case unreachable:
                     assert_never(unreachable)
         return replace(message, parts=parts), rejected
@@ -89,21 +89,22 @@ class Transformation:
         found = self.rules.unguarded(names, [column.name for column in added])
         return [column for column in added if column.name in found]
 
-    def without_held(self, definition: PublishedDefinition) -> PublishedDefinition:
-        """As whoever follows it is told. Raises TerminalError when its table has a column that rules have to list."""
+    def without_held(self, definition: PublishedDefinition, *, is_past: bool = False) -> PublishedDefinition:
+        """As whoever follows it is told. ``is_past``: no row comes that is like that. Raises TerminalError when its table has a
+        column that rules have to list, and rows are like that from here on."""
         about = concerned(definition.event)
         if about is None:
             return definition
         left = without_columns(definition, self.held[about.oid]) if about.oid in self.held else definition
-        return self._guarded(left) if self.rules.entries else left
+        return self._guarded(left, is_new=not is_past) if self.rules.entries else left
 
-    def _guarded(self, definition: PublishedDefinition) -> PublishedDefinition:
+    def _guarded(self, definition: PublishedDefinition, *, is_new: bool) -> PublishedDefinition:
         event, previous = definition.event, definition.previous
         # the others hold no columns
         if not isinstance(event, TableDefined | TablePublished):
             return definition
         also = self.names.get(event.table.oid, (event.table.schema, event.table.name))
-        guarded = replace(event, table=self.rules.defined(event.table, also, is_new=True))
+        guarded = replace(event, table=self.rules.defined(event.table, also, is_new=is_new))
         # one kind alone: what was there before is a table here
         was = self.rules.defined(previous, also, is_new=False) if isinstance(previous, TableDefinition) else previous
         return replace(definition, event=guarded, previous=was)

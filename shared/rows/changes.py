@@ -71,10 +71,12 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """A table or a type is altered from here on, or is no more."""
+    """A table or a type is altered from here on, or is no more. ``is_copied``: a copy of the table holds what it came to, so
+    nothing is to be altered for it; it is only to be told."""
 
     definition: PublishedDefinition
     change_index: int
+    is_copied: bool = False
 
 
 Part = TableChanges | Truncation | DefinitionChange

@@ -84,7 +84,8 @@ class Ownership:
         return (about is not None and about.oid in self.cohort) is (self.lane is Lane.CATCH_UP)
 
     def remainder(self, message: MessageChanges) -> MessageChanges:
-        """``message`` without the changes that copies hold, or another lane takes. Positions and transactions stay."""
+        """``message`` without the changes that copies hold, or another lane takes. Positions and transactions stay. Of a
+        definition that a copy holds nobody else tells: it stays, and says so."""
         if not self.cohort and all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
             return message
         parts = [self._remainder(part, message.transactions) for part in message.parts]
@@ -98,9 +99,8 @@ class Ownership:
                 lsn = _commit_lsn(transactions, part.change_index)
                 tables = tuple(table for table in part.tables if lsn >= self.copied_before(table))
                 return replace(part, tables=tables) if tables else None
-            case DefinitionChange(definition=definition, change_index=index):
-                border = self._defined_before(definition)
-                return part if _commit_lsn(transactions, index) >= border else None
+            case DefinitionChange(change_index=index):
+                return self._remaining_definition(part, _commit_lsn(transactions, index))
             case unreachable:
                 assert_never(unreachable)
 
@@ -117,15 +117,15 @@ class Ownership:
         """Changes of ``table`` that commit before this LSN are the copy's."""
         return self._copied_before(table.oid)
 
-    def _defined_before(self, definition: PublishedDefinition) -> int:
-        """What concerns no table goes with the others. No copy holds that its table is gone: of one that went while it was copied
-        the target may have rows, though no copy of it counts."""
-        about = concerned(definition.event)
-        if about is None:
-            return EVERYTHING if self.lane is Lane.CATCH_UP else self.applied_before
-        # one kind alone: whatever else is told of a table its copy shows
-        is_gone = isinstance(definition.event, TableGone)
-        return self._applied_before(about.oid) if is_gone else self._copied_before(about.oid)
+    def _remaining_definition(self, part: DefinitionChange, commit_lsn: int) -> DefinitionChange | None:
+        about = concerned(part.definition.event)
+        oid = 0 if about is None else about.oid
+        if commit_lsn < self._applied_before(oid):
+            return None
+        # No copy holds that its table is gone: of one that went while it was copied the target may have rows, though no copy of it
+        # counts. One kind alone: whatever else is told of a table its copy shows.
+        is_gone = isinstance(part.definition.event, TableGone)
+        return replace(part, is_copied=True) if not is_gone and commit_lsn < self._copied_before(oid) else part
 
     def _copied_before(self, oid: int) -> int:
         copy, applied_before = self.copies.get(oid), self._applied_before(oid)

@@ -19,7 +19,7 @@ from pgsluice.worker.sinks.sink import Receipt
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A definition in the message ``sequence``, whose transaction was committed at ``committed_at`` (microseconds since
-    2000-01-01 UTC). ``is_copied``: a copy of its table holds what it came to, so tasks leave it out."""
+    2000-01-01 UTC). ``is_copied`` as in ``DefinitionChange``."""
 
     sequence: int
     position: Position
@@ -53,13 +53,14 @@ def _near(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def arrivals_of(message: MessageChanges, ownership: Ownership) -> Iterator[Arrival]:
     """None for what somebody forged: it says nothing; nor for what another lane takes."""
-    owned = ownership.remainder(message).parts
+    left = {part.change_index: part for part in ownership.remainder(message).parts if isinstance(part, DefinitionChange)}
     for part in message.parts:
         match part:
             case DefinitionChange(definition=definition, change_index=index) if ownership.is_for(definition):
                 transaction = next(each for each in message.transactions if each.first_change <= index < each.end_change)
                 position, committed_at = transaction.position(index), transaction.committed_at
-                yield Arrival(message.sequence, position, committed_at, definition, is_copied=part not in owned)
+                is_copied = index not in left or left[index].is_copied
+                yield Arrival(message.sequence, position, committed_at, definition, is_copied=is_copied)
             case DefinitionChange() | TableChanges() | Truncation():
                 pass
             case unreachable:

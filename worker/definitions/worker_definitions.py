@@ -123,7 +123,8 @@ class WorkerDefinitions:
 
     def _judged(self, arrival: Arrival) -> _Met:
         if arrival.is_copied:
-            return _Met(arrival, (Outcome.RECOPIED,))
+            passed_on = (Outcome.PASSED_ON,) if self._use is DefinitionUse.PASSES_ON else ()
+            return _Met(arrival, (Outcome.RECOPIED, *passed_on))
         held = self._check_new_columns(arrival)
         self._check_held_key(arrival)
         left = replace(arrival, definition=self._transformation.without_held(arrival.definition))

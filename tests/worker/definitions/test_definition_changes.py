@@ -29,12 +29,14 @@ from pgsluice.shared.wire.message import DDL_PREFIX
 from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import ReplicaIdentity
-from pgsluice.worker.batches.ownership import NEVER_COPIED, Copy, Ownership
+from pgsluice.worker.batches.ownership import EVERYTHING, NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes
 from pgsluice.worker.dead_letters.exclusions import touched_rows
+from pgsluice.worker.definitions.arrivals import arrivals_of
 from pgsluice.worker.sinks.lines import json_lines, pg_flo_lines
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition
+from pgsluice.worker.sinks.sink import Lane
 from pgsluice.worker.sinks.webhook.placed_lines import BARRIER
 from pgsluice.worker.sinks.webhook.writer import ChosenLanes
 from tests.changes_builder import copied, insert, update
@@ -111,11 +113,45 @@ def test_a_definition_goes_on_as_it_is(event: DefinitionEvent) -> None:
     assert FoldedPartition.decode(folded.encode()) == folded
 
 
-@pytest.mark.parametrize(("oid", "is_left"), [(TABLE.oid, False), (TABLE.oid + 1, True)])
-def test_what_was_defined_before_a_copy_is_the_copys(oid: int, is_left: bool) -> None:
+@pytest.mark.parametrize(("oid", "is_copied"), [(TABLE.oid, True), (TABLE.oid + 1, False)])
+def test_what_was_defined_before_a_copy_is_told_and_alters_nothing(oid: int, is_copied: bool) -> None:
     ownership = Ownership({oid: Copy("first", COMMIT_LSN + 1)})
-    assert bool(ownership.remainder(decoded(defining())).parts) == is_left
+    left = ownership.remainder(decoded(defining()))
+    assert left.parts == [DefinitionChange(ALTERED, 0, is_copied=is_copied)]
+    [arrival] = arrivals_of(decoded(defining()), ownership)
+    assert arrival.is_copied is is_copied
+    fold = PartitionFold()
+    fold.add(left)
+    assert fold.finish().definitions == (() if is_copied else (ALTERED,))
+    assert len(json_lines.encode_lines(left)) == 1
     assert ownership.remainder(decoded(defining(PublishedDefinition(EVENTS[-1], None)))).parts
+
+
+@pytest.mark.parametrize("lsn", [COMMIT_LSN + 1, EVERYTHING])
+@pytest.mark.parametrize(("cohort", "lane"), [((), Lane.CHANGES), ((TABLE.oid,), Lane.CATCH_UP)])
+def test_a_definition_of_a_copied_table_is_told_by_one_lane(lsn: int, cohort: tuple[int, ...], lane: Lane) -> None:
+    """Also while its copy is not whole, or was given up."""
+    ownership = Ownership({TABLE.oid: Copy("first", lsn)}, cohort=frozenset(cohort))
+    told = [each for each in (Lane.CHANGES, Lane.CATCH_UP) if replace(ownership, lane=each).remainder(decoded(defining())).parts]
+    assert told == [lane]
+
+
+def test_a_definition_that_was_applied_before_is_not_told_again() -> None:
+    message, later = decoded(defining()), {TABLE.oid: COMMIT_LSN + 1}
+    assert Ownership({}, applied_before=COMMIT_LSN + 1).remainder(message).parts == []
+    left = Ownership({}, lane=Lane.CATCH_UP, cohort=frozenset({TABLE.oid}), borders=later)
+    assert left.remainder(message).parts == []
+
+
+def test_a_rule_that_wants_every_column_listed_does_not_stop_at_a_definition_that_no_row_has(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text("tables:\n  t: {unlisted: refuse, keep: [id, note], rules: []}\n")
+    rules = load_transformation(str(file), "")
+    message = decoded(defining())
+    with pytest.raises(TerminalError, match="more"):
+        rules.apply(message)
+    past = Ownership({TABLE.oid: Copy("first", COMMIT_LSN + 1)}).remainder(message)
+    assert len(rules.apply(past)[0].parts) == 1
 
 
 @pytest.mark.parametrize("event", EVENTS)

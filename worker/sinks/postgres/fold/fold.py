@@ -63,8 +63,8 @@ class PartitionFold:
                     self._add_changes(part)
                 case Truncation():
                     self._truncate(part)
-                case DefinitionChange():
-                    self._definitions.append(part.definition)
+                case DefinitionChange(definition=definition, is_copied=is_copied):
+                    self._definitions += [] if is_copied else [definition]
                 case unreachable:
                     assert_never(unreachable)
 
