@@ -4,7 +4,7 @@
     ├── UsageError          2   the configuration or the command line is wrong
     ├── TerminalError      70   a person is needed; trying again cannot help
     │   ├── WireError           bytes that are not what the format says
-    │   ├── MissingPrivilegeError  the role at the source may not do it
+    │   ├── MissingPrivilegeError  our role or user may not do it there
     │   ├── TableChangedError   a table of the source is gone, or another has its name by now
     │   ├── HistoryError        source, stream and sink do not share one history
     │   ├── RefusedDefinitionError  the destination refused what the source did to a table
@@ -65,7 +65,7 @@ class WireError(TerminalError):
 
 
 class MissingPrivilegeError(TerminalError):
-    """The role at the source may not do what was tried: somebody has to give it the right, or to do it."""
+    """Our role or user may not do there what was tried: somebody has to give it the right, or to do it."""
 
 
 class TableChangedError(TerminalError):

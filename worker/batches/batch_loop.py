@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.process.retrying import Backoff, RetryNews
@@ -28,6 +28,7 @@ from pgsluice.shared.spark.failure import failure_reason
 from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
 from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_reports
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
+from pgsluice.worker.dead_letters.refusals import as_waiting
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.metrics.batch_figures import BatchFigures, BatchWaits, timed
@@ -232,9 +233,9 @@ class BatchLoop:
                     self._sink.rejected()
             except WriteAgain:
                 pause_s = 0.0
-            except TransientError as error:
+            except (TransientError, MissingPrivilegeError) as error:
                 pause_s = backoff.next_pause_s()
-                self._note_failure(error, pause_s)
+                self._note_failure(as_waiting(error), pause_s)
                 log.warning("a batch could not be applied, trying again", reason=str(error), pause_s=round(pause_s, 3))
             except (PySparkException, Py4JError) as error:
                 spark_failures += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.spark.session import Spark
 from pgsluice.worker.batches import batch_loop
 from pgsluice.worker.batches.batch_loop import start_batches
@@ -67,6 +67,15 @@ def test_a_batch_that_fails_for_now_is_given_up_when_the_worker_stops(harness: H
         sink.close()
     assert set(events(caplog)) == {"a batch could not be applied, trying again"}  # and none that was broken off
     assert ids_in(harness.path) == []
+
+
+def test_a_right_that_is_taken_away_is_waited_for_and_told_of(harness: Harness) -> None:
+    sink = harness.sink(*(MissingPrivilegeError("the target does not permit it", "grant INSERT") for _ in range(2)))
+    assert harness.apply(sink).sequence == 3
+    assert ids_in(harness.path) == [1, 2, 3]
+    [told] = harness.told()
+    assert (told.attempts, told.waited_for, told.reason) == (3, Cause.TARGET, "the target does not permit it: grant INSERT")
+    assert harness.registry.letters == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.kafka.kafka_settings import NO_SASL, KafkaSettings
 
 try:
@@ -106,7 +106,7 @@ class Complaints:
 def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
     code, named = error.code(), f"topic {topic}" if topic else "a topic"
     if code in _FORBIDDEN:
-        return TerminalError(
+        return MissingPrivilegeError(
             f"Kafka does not let this user do that ({error.name()}, {named})", "see the rights in docs: sink-kafka"
         )
     if code in UNKNOWN_TOPIC and topic:

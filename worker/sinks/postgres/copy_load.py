@@ -19,9 +19,10 @@ from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.rows.copy_text import join_lines, split_lines
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.refusals import Refusals
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import PieceKind
-from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, refused_rows
+from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, check_table, refused_rows
 from pgsluice.worker.sinks.postgres.merge.replacement import Replacements
 from pgsluice.worker.sinks.postgres.merge.staging import copy_into, copy_text
 from pgsluice.worker.sinks.postgres.merge.statements import (
@@ -102,7 +103,7 @@ def _find_refused(
 ) -> list[Rejection]:
     places = [copied_position(rows.sequence, rows.row_number(row)) for rows in copied for row in range(rows.rows)]
     lines = [line for rows in copied for line in split_lines(bytes(rows.data))]
-    connection, is_empty = session.connection(), target.table not in session.not_empty
+    connection, is_empty, refusals = session.connection(), target.table not in session.not_empty, Refusals()
 
     def load_range(low: int, high: int) -> None:
         with connection.transaction():
@@ -111,9 +112,14 @@ def _find_refused(
                 _delete_rows(connection, target, text)
             else:
                 _load_table(connection, target, text, is_empty=is_empty)
+        refusals.note_taken()
 
-    refused = refused_rows(0, len(lines), load_range, bound)
-    return [Rejection(places[row], reason(error, target.table)) for row, error in refused]
+    rejections = []
+    for row, error in refused_rows(0, len(lines), load_range, bound):
+        rejections.append(Rejection(places[row], reason(error, target.table)))
+        refusals.note_refused(rejections[-1].reason)
+    check_table(target.table, refusals)
+    return rejections
 
 
 def _make(session: TaskSession, table: Table) -> None:

@@ -19,7 +19,7 @@ from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
+from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.sinks.abilities import MayLeaveOut
 from pgsluice.worker.sinks.postgres.attempts import Attempts
@@ -383,7 +383,7 @@ class PostgresSink:
                 merge.apply(batch.partitions)
             if row_merge is not None and row_merge.rejections:
                 self._attempts.label_rows()
-                raise RejectedChanges(row_merge.rejections)
+                row_merge.check()
             self._judge_missing(merge.missing)
             if len(batch.stages) <= DROPPED_AT_ONCE:
                 drop_stages(connection, batch.stages)

@@ -24,7 +24,7 @@ from pgsluice.worker.sinks.postgres.copy_load import find_refused, load
 from pgsluice.worker.sinks.postgres.fold.blamed_positions import BlamedPositions
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, LoadedPartition, Piece, StagedRows
-from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, copy_accepted
+from pgsluice.worker.sinks.postgres.merge.refused_rows import RefusalBound, check_table, copy_accepted
 from pgsluice.worker.sinks.postgres.merge.staging import (
     StageNames,
     copy_into,
@@ -264,7 +264,9 @@ class PostgresWriter:
             keep_uncompressed(connection, name)
         if self.labelled:
             bound = RefusalBound(self.most_refused)
-            rejections += copy_accepted(connection, own_table(name), target, piece.content, bound)
+            refused, refusals = copy_accepted(connection, own_table(name), target, piece.content, bound)
+            check_table(piece.table, refusals)
+            rejections += refused
             index_rows(connection, name)
         else:
             copy_into(connection, own_table(name), [piece.content], new=True)

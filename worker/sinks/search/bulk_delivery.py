@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple, assert_never
 
-from pgsluice.shared.errors import Cause, OverloadError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, OverloadError, TerminalError, TransientError
 from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.worker.sinks.search.bulk import (
     MOST_OPERATIONS,
@@ -33,8 +33,6 @@ from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, CLOSED,
 
 PATIENCE_S = 20.0
 PAUSES = Pauses(1.0, 30.0)
-WHOLE_TABLE_REFUSALS = 100
-"""So many documents of an index refused, and none taken: something is wrong with the index and not with them."""
 
 
 class Refused(NamedTuple):
@@ -48,9 +46,11 @@ class Tally:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.bulk_seconds: list[float] = []
-        self.taken: Counter[str] = Counter()
-        """Of each target, as opposed to refused."""
         self.refused: list[Refused] = []
+        self.taken: set[str] = set()
+        """Targets that took something."""
+        self.reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Of each target that refused something, why, and how often."""
         self.stale_deletes: set[tuple[str, bytes]] = set()
         """Target and id of those that met something newer: a document, or that one was deleted."""
 
@@ -65,24 +65,13 @@ class Tally:
             case Outcome.REFUSED:
                 self.outcomes["dead"] += 1
                 self.refused.append(Refused(operation, answer))
-                self._check_table(operation, answer)
+                self.reasons[operation.target][answer.error or f"status {answer.status}"] += 1
                 return
             case Outcome.THROTTLED | Outcome.BLOCKED | Outcome.WRONG:
                 raise AssertionError("these are not final")
             case unreachable:
                 assert_never(unreachable)
-        self.taken[operation.target] += 1
-
-    def _check_table(self, operation: Operation, answer: ItemAnswer) -> None:
-        """All documents of one index are refused only when the index does not fit them. Raises TerminalError."""
-        target = operation.target
-        if self.taken[target] or sum(each.operation.target == target for each in self.refused) < WHOLE_TABLE_REFUSALS:
-            return
-        raise TerminalError(
-            f"the search server refuses every document of index '{target.removesuffix('-write')}' "
-            f"({answer.error or answer.status})",
-            "compare the index's mapping with the table; see the server's log for the field. Nothing was set aside",
-        )
+        self.taken.add(operation.target)
 
 
 def bulk_size(settings: SearchSinkSettings) -> RequestSize:
@@ -262,11 +251,7 @@ class Attempt:
             match answer.outcome:
                 case Outcome.DONE | Outcome.STALE | Outcome.REFUSED:
                     self.has_settled = True
-                    try:
-                        self._tally.note(operation, answer)
-                    except TerminalError as error:
-                        self._fail(error)
-                        return
+                    self._tally.note(operation, answer)
                 case Outcome.THROTTLED | Outcome.BLOCKED:
                     self._again.append(operation)
                     self.trouble = _trouble(operation, answer)
@@ -308,4 +293,4 @@ def _wrong(operation: Operation, answer: ItemAnswer) -> TerminalError:
         return TerminalError(fact, "the index was removed while it was written: start the worker again with a new copy")
     if answer.status == 400:
         return TerminalError(fact, "more than one index has this alias: take it away from the one that was restored or cloned")
-    return TerminalError(fact, "check what the user or API key may do with this index")
+    return MissingPrivilegeError(fact, "check what the user or API key may do with this index")

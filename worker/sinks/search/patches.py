@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from pgsluice.shared.errors import Cause, OverloadError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, OverloadError, TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation
@@ -35,7 +35,8 @@ from pgsluice.worker.sinks.search.server_connection import CLOSED, JSON, ServerC
 MGET_DOCUMENTS = 100
 """So many are read at once: their values are the large ones."""
 
-_LASTING = frozenset({"index_not_found_exception", "illegal_argument_exception", "security_exception"})
+_FORBIDDEN = "security_exception"
+_LASTING = frozenset({"index_not_found_exception", "illegal_argument_exception"})
 """What does not pass by itself. The second one is that of an alias which two indexes have."""
 
 DocumentId = tuple[str, RowId]
@@ -166,8 +167,10 @@ def _check_given(said: dict[str, Any]) -> None:
         return
     kind, index = error["type"], str(said["_index"]).removesuffix("-write")
     fact = f"the search server does not give documents of index '{index}' ({kind})"
+    if kind == _FORBIDDEN:
+        raise MissingPrivilegeError(fact, "check what the user or API key may do with this index")
     if kind in _LASTING:
-        raise TerminalError(fact, "check that the index is there, that no other one has its aliases, and what the user may do")
+        raise TerminalError(fact, "check that the index is there, that and that no other one has its aliases")
     raise TransientError(fact, "open it again" if kind == CLOSED else "they are asked for again", Cause.TARGET)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,12 @@ import orjson
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.refusals import Refusals
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk_delivery import Tally
 from pgsluice.worker.sinks.search.document import document_of, read_fields
 from pgsluice.worker.sinks.search.document_fold import At, Emptying, FormerId, Patch, Vacated
+from pgsluice.worker.sinks.search.index_name import WRITE
 
 _MOST_TIMES = 100
 
@@ -23,8 +25,8 @@ _MOST_TIMES = 100
 class SearchReceipt:
     """``rejections`` are what the server refused; the rest is stored. ``filled`` are the names of indexes that took copied rows.
     ``replaced`` are tables whose documents in the generation of that snapshot are whole, and take the place of all others.
-    ``is_unwritten``: nothing was sent, because definitions are among the changes. ``outcomes`` and ``bulk_seconds`` are for
-    metrics."""
+    ``is_unwritten``: nothing was sent, because definitions are among the changes. ``taken`` and ``reasons`` as of a ``Tally``.
+    ``outcomes`` and ``bulk_seconds`` are for metrics."""
 
     patches: Sequence[Patch] = ()
     vacated: Sequence[Vacated] = ()
@@ -33,6 +35,8 @@ class SearchReceipt:
     filled: Sequence[str] = ()
     replaced: Sequence[tuple[Table, str]] = ()
     is_unwritten: bool = False
+    taken: Sequence[str] = ()
+    reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
     bulk_seconds: Sequence[float] = ()
 
@@ -47,6 +51,8 @@ class SearchReceipt:
                 "filled": self.filled,
                 "replaced": [[table.encode(), snapshot] for table, snapshot in self.replaced],
                 "is_unwritten": self.is_unwritten,
+                "taken": self.taken,
+                "reasons": self.reasons,
                 "outcomes": self.outcomes,
                 "bulk_seconds": self.bulk_seconds,
             }
@@ -65,6 +71,8 @@ class SearchReceipt:
                 filled=found["filled"],
                 replaced=[(Table.decode(table), snapshot) for table, snapshot in found["replaced"]],
                 is_unwritten=found["is_unwritten"],
+                taken=found["taken"],
+                reasons=found["reasons"],
                 outcomes=found["outcomes"],
                 bulk_seconds=found["bulk_seconds"],
             )
@@ -75,7 +83,22 @@ class SearchReceipt:
 def receipt_of(tally: Tally, nulled: int, **more: Any) -> SearchReceipt:
     """``more`` are further fields."""
     outcomes = dict(tally.outcomes) | ({"nulled": nulled} if nulled else {})
-    return SearchReceipt(outcomes=outcomes, bulk_seconds=tally.bulk_seconds[:_MOST_TIMES], **more)
+    told = {"taken": sorted(tally.taken), "reasons": {target: dict(why) for target, why in tally.reasons.items()}}
+    return SearchReceipt(**told, outcomes=outcomes, bulk_seconds=tally.bulk_seconds[:_MOST_TIMES], **more)
+
+
+def check_indexes(told: Sequence[SearchReceipt | Tally]) -> None:
+    """Raises TransientError when an index refuses everything (``dead_letters.refusals``)."""
+    taken = {target for each in told for target in each.taken}
+    for target in {target: None for each in told for target in each.reasons}:
+        refusals = Refusals()
+        if target in taken:
+            refusals.note_taken()
+        for each in told:
+            for reason, count in each.reasons.get(target, {}).items():
+                refusals.note_refused(reason, count)
+        remedy = "compare its mapping with the table; the server's log names the field"
+        refusals.check(f"index '{target.removesuffix(WRITE)}'", remedy)
 
 
 def summed(receipts: Iterable[SearchReceipt]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import orjson
 
-from pgsluice.shared.errors import Cause, OverloadError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, OverloadError, TerminalError, TransientError
 from pgsluice.shared.http.receiver import AllowedHosts, Answer, Receiver, ReceiverConnection, trusted_certificates
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 
@@ -119,7 +119,7 @@ def raise_refused(status: int, answer: bytes, what: str) -> NoReturn:
     if kind == BLOCK:
         raise TransientError(fact, BLOCK_REMEDY, Cause.DISK_FULL)
     if status in _FORBIDDEN:
-        raise TerminalError(fact, "check user, password or API key, and what they may do")
+        raise MissingPrivilegeError(fact, "check user, password or API key, and what they may do")
     raise TerminalError(fact, _NOT_IT if status < 400 or not kind else "see the server's log")
 
 

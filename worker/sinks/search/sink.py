@@ -37,7 +37,7 @@ from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.mapping_file import load_mapping
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 from pgsluice.worker.sinks.search.patches import PatchDelivery, read_size
-from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, summed
+from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, check_indexes, summed
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
 from pgsluice.worker.sinks.search.task_session import Guide
 from pgsluice.worker.sinks.search.writer import SearchWriter
@@ -132,7 +132,8 @@ class SearchSink:
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
         """Raises WriteAgain when the batch holds a TRUNCATE or a definition that was not carried out, RejectedChanges when the
-        server refuses documents, or the value of a field is not known to anybody."""
+        server refuses documents, or the value of a field is not known to anybody; TransientError when an index refuses all of
+        them."""
         self._given.clear()
         applied = self._applied
         done: list[SearchReceipt] = []
@@ -148,6 +149,7 @@ class SearchSink:
         self._count(done)
         self._empty(done)
         self._generations.note(name for receipt in done for name in receipt.filled)
+        check_indexes(done)
         self._check([rejection for receipt in done for rejection in receipt.rejections])
         self._check(self._patch(done))
         self._replace(done)
@@ -262,7 +264,9 @@ class SearchSink:
         self._delivery = BulkDelivery(self._search, self._pool, self._threads, self._bulk_size)
         patching = PatchDelivery(self._pool.mine(), self._delivery, self._read_size)
         try:
-            return [each for receipt in done for each in patching.deliver(receipt.patches, receipt.vacated)]
+            rejections = [each for receipt in done for each in patching.deliver(receipt.patches, receipt.vacated)]
+            check_indexes([*done, self._delivery.tally])
+            return rejections
         finally:
             self._mgets += patching.mgets
             self._outcomes.update(self._delivery.tally.outcomes)

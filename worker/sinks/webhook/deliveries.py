@@ -3,11 +3,7 @@
 It outlives a batch that failed: when the batch comes again, lines that were delivered are passed over, however many changes were
 taken out of it meanwhile. Lanes report from their threads.
 
-A refused line is a dead letter where the receiver refuses single rows. When it refuses everything, the receiver or the
-configuration is at fault, as while a new version of the receiver is installed; then the worker waits for it:
-
-- nothing was accepted since the first refusal of a pass, and all refusals have one status of OF_PLACE;
-- nothing of the batch was ever accepted, and all of MOST_REFUSALS refusals have one status, whatever it says.
+A refused line is a dead letter where the receiver refuses single rows, by the rule of ``dead_letters.refusals``.
 """
 
 from __future__ import annotations
@@ -15,16 +11,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.position import Position
+from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS, Refusals
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLine, read_line
 from pgsluice.worker.sinks.webhook.request import is_barrier
 
-MOST_REFUSALS = 100  # in one pass: a receiver that refuses everything is not asked change by change before the limit is looked at
 FEW_REFUSALS = 10
-"""The same for refusals of OF_PLACE."""
+"""Of OF_PLACE in one pass: then it is judged whether the receiver is at fault; after others when they are MOST_REFUSALS. So one
+that refuses everything is not asked change by change."""
 OF_PLACE = frozenset({401, 402, 403, 404, 405, 407, 410, 421, 426, 451})
 """Statuses that speak of the URL or of who sends, not of what is sent."""
 
@@ -42,22 +39,18 @@ class Deliveries:
         self._left_out: set[tuple[int, Place]] = set()
         self._refused_rows: set[bytes] = set()
         self._rejections: dict[Position, Rejection] = {}
-        self._statuses: set[int] = set()
-        """Of the rejections."""
-        self._has_accepted = False
-        """Anything since the first rejection."""
-        self._has_accepted_of_batch = False
+        self._refusals = Refusals()
 
     def begin_pass(self) -> None:
         """A batch is looked at, for the first time or again: the worker has dealt with what was refused in the pass before."""
         self._refused_rows.clear()
         self._rejections.clear()
-        self._statuses.clear()
+        self._refusals.begin_pass()
 
     def forget(self) -> None:
         """The position moved behind everything that is known here."""
         self._left_out.clear()
-        self._has_accepted_of_batch = False
+        self._refusals.begin_batch()
         for tracks in self._delivered:
             tracks.clear()
 
@@ -67,7 +60,7 @@ class Deliveries:
 
     def note_delivered(self, lane: int, lines: Sequence[PlacedLine]) -> None:
         with self._lock:
-            self._has_accepted = self._has_accepted_of_batch = True
+            self._refusals.note_taken()
             self._reach(lane, lines)
             self._left_out.difference_update((line.track, line.place) for line in lines)
 
@@ -90,14 +83,14 @@ class Deliveries:
         """The receiver refuses this line alone. Raises as ``check`` when it is enough for this pass."""
         rejection = Rejection(_position(line, status), f"the webhook's receiver answered with status {status}")
         with self._lock:
-            self._has_accepted = self._has_accepted and bool(self._rejections)
-            self._statuses.add(status)
+            self._refusals.note_refused(f"status {status}", speaks_of_place=status in OF_PLACE)
             self._rejections[rejection.position] = rejection
             self._leave_out(lane, [line])
             if line.track == CHANGES:
                 self._refused_rows.add(read_line(line.text).row)
-        is_enough = len(self._rejections) >= MOST_REFUSALS
-        if is_barrier(line) or is_enough or (len(self._rejections) >= FEW_REFUSALS and self._is_receiver_at_fault()):
+        refusals = self._refusals
+        is_enough = refusals.count >= MOST_REFUSALS or (refusals.count >= FEW_REFUSALS and refusals.is_place_at_fault)
+        if is_barrier(line) or is_enough:
             self.check()
 
     def check(self) -> None:
@@ -105,20 +98,12 @@ class Deliveries:
         with self._lock:
             if not self._rejections:
                 return
-            if self._is_receiver_at_fault():
-                [status] = self._statuses
-                raise TransientError(
-                    f"the webhook's receiver refuses everything that is sent, with status {status}",
-                    "look at webhook-url, at what authenticates the worker, and at the receiver; if it refuses single rows by"
-                    " that status, have it answer 422",
-                    Cause.TARGET,
-                )
+            self._refusals.check(
+                "the webhook's receiver",
+                "look at webhook-url, at what authenticates the worker, and at the receiver; if it refuses single rows by that"
+                " status, have it answer 422",
+            )
             raise RejectedChanges([self._rejections[position] for position in sorted(self._rejections)])
-
-    def _is_receiver_at_fault(self) -> bool:
-        if len(self._rejections) < 2 or len(self._statuses) > 1 or self._has_accepted:
-            return False
-        return self._statuses <= OF_PLACE or (len(self._rejections) >= MOST_REFUSALS and not self._has_accepted_of_batch)
 
     def _leave_out(self, lane: int, lines: Sequence[PlacedLine]) -> None:
         self._left_out.update((line.track, line.place) for line in lines)

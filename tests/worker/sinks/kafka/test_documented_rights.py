@@ -6,15 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import MissingPrivilegeError, TerminalError
 from pgsluice.shared.wire.kafka_range import KafkaRange
 from pgsluice.worker.kafka_source.record_fetcher import RecordFetcher
 from pgsluice.worker.kafka_source.topic_ends import SourceTopics
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.kafka.findings import find
 from tests.servers.kafka import RealKafka
+from tests.waiting import wait_until
 from tests.worker.sinks.batch import apply
 from tests.worker.sinks.kafka.cluster import KafkaDestination, apply_patiently
 from tests.worker.sinks.settings import worker_settings
@@ -105,3 +114,35 @@ def test_who_has_no_rights_is_told_which_are_missing(guarded: RealKafka, group: 
     with pytest.raises(TerminalError, match="does not let this user do that"):
         sink.open()
     sink.close()
+
+
+def test_a_right_that_is_taken_from_a_running_worker_is_waited_for(guarded: RealKafka, group: str) -> None:
+    every = AclOperation.WRITE, AclOperation.CREATE, AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
+    allow(guarded, "writer", ResourceType.TOPIC, group, *every, prefix=True)
+    allow(guarded, "writer", ResourceType.TRANSACTIONAL_ID, f"pgsluice.{group}.sink", AclOperation.WRITE, AclOperation.DESCRIBE)
+    destination = destination_of(guarded, group, "writer")
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, batch([1]))
+    topic, admin = destination.reader("events").topic, AdminClient({"bootstrap.servers": guarded.bootstrap})
+    literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
+    denied = (ResourceType.TOPIC, topic, literal, "User:writer", "*", AclOperation.WRITE, deny)
+    admin.create_acls([AclBinding(*denied)])[AclBinding(*denied)].result(ANSWER_S)
+    applied = [1]
+
+    def is_refused() -> bool:
+        try:
+            apply(sink, batch([applied[-1] + 1]))
+        except MissingPrivilegeError as error:
+            return topic in str(error)
+        applied.append(applied[-1] + 1)
+        return False
+
+    wait_until(is_refused, deadline_s=ANSWER_S, what="the refusal")
+    with pytest.raises(MissingPrivilegeError):
+        apply(sink, batch([applied[-1] + 1]))
+    for future in admin.delete_acls([AclBindingFilter(*denied)]).values():
+        future.result(ANSWER_S)
+    apply_patiently(sink, batch([applied[-1] + 1]))
+    sink.close()
+    assert [line["after"]["id"] for line in destination.reader("events").values()] == events(applied[-1] + 1)

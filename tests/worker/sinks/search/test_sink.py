@@ -15,11 +15,13 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
-from pgsluice.worker.sinks.search.bulk import Operation, Outcome, send_bulk
+from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation, Outcome, send_bulk
+from pgsluice.worker.sinks.search.bulk_delivery import Tally
+from pgsluice.worker.sinks.search.search_receipt import check_indexes, receipt_of
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
 from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Applied
-from tests.changes_builder import copied, delete, insert, message, message_of, table, transaction, truncate, update
+from tests.changes_builder import Change, copied, delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy
 from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.batch import Batch, apply, apply_copied, write
@@ -312,21 +314,52 @@ def test_one_bad_document_among_many_is_one_dead_letter_without_its_value(
     assert len(documents()) == many - 1
 
 
-def test_an_index_that_takes_nothing_stops_the_worker_instead_of_making_letters(open_sink: OpenSink, tmp_path: Any) -> None:
-    mapping = tmp_path / "search.yaml"
-    mapping.write_text("tables: {shop.orders: {columns: {note: {type: integer}}}}\n")
-    sink = open_sink(mapping_file=str(mapping))
-    with pytest.raises(TerminalError, match=r"refuses every document of index .*mapper_parsing_exception") as raised:
-        write(sink, [[message(1, *(insert(ORDERS, b"%d" % n, b"secret", b"x") for n in range(200)))]])
-    assert "secret" not in str(raised.value)
-
-
 @pytest.fixture
 def integers(open_sink: OpenSink, tmp_path: Path) -> SearchSink:
     """Takes integers only as notes of orders."""
     mapping = tmp_path / "search.yaml"
     mapping.write_text("tables: {shop.orders: {columns: {note: {type: integer}}}}\n")
     return open_sink(mapping_file=str(mapping))
+
+
+def orders(count: int, note: bytes = b"secret") -> list[Change]:
+    return [insert(ORDERS, b"%d" % n, note, b"x") for n in range(count)]
+
+
+def test_an_index_that_takes_nothing_is_waited_for(integers: SearchSink, documents: Documents) -> None:
+    for _ in range(2):
+        with pytest.raises(TransientError, match=r"index '.*' refuses everything .*mapper_parsing_exception") as raised:
+            apply(integers, [[message(1, *orders(150))], [message(2, *orders(150), insert(LINES, b"1", b"1", b"x"))]])
+        assert "secret" not in str(raised.value)
+    apply(integers, [[message(1, *orders(150, b"7"))]])
+    assert len(documents()) == 150
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_documents_of_a_small_batch_are_set_aside_when_an_index_refuses_all_of_them(integers: SearchSink, count: int) -> None:
+    with pytest.raises(RejectedChanges) as raised:
+        apply(integers, [[message(1, *orders(count))]])
+    assert len(raised.value.rejections) == count
+
+
+@pytest.mark.parametrize("fitting_first", [False, True])
+def test_an_index_that_takes_one_document_of_many_has_the_others_set_aside(integers: SearchSink, fitting_first: bool) -> None:
+    """Whichever task sends it."""
+    batch = [[message(1, *orders(150))], [message(2, insert(ORDERS, b"500", b"7", b"x"))]]
+    with pytest.raises(RejectedChanges) as raised:
+        apply(integers, batch[::-1] if fitting_first else batch)
+    assert len(raised.value.rejections) == 150
+
+
+def test_documents_that_are_refused_for_two_reasons_are_set_aside() -> None:
+    told = [Tally(), Tally()]
+    for number in range(150):
+        refused = ItemAnswer(Outcome.REFUSED, 400, "one" if number < 149 else "another")
+        told[number % 2].note(Operation("orders-write", b"%d" % number, 1, number, b"{}"), refused)
+    check_indexes([receipt_of(each, 0) for each in told])
+    told[1].reasons["orders-write"].pop("another")
+    with pytest.raises(TransientError, match="index 'orders' refuses everything that is sent to it: one"):
+        check_indexes([receipt_of(each, 0) for each in told])
 
 
 def ordinals_named(sink: SearchSink, batch: Batch, times: int) -> list[int]:

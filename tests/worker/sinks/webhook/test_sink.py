@@ -15,9 +15,10 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Value
+from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Lane, Receipt
-from pgsluice.worker.sinks.webhook.deliveries import FEW_REFUSALS, MOST_REFUSALS
+from pgsluice.worker.sinks.webhook.deliveries import FEW_REFUSALS
 from tests.changes_builder import (
     Change,
     Truncate,
@@ -284,7 +285,7 @@ def test_a_receiver_that_refuses_everything_is_waited_for(
     receiver.answer = lambda request: Answer(status)
     rows = [message(1, *(insert(ROWS, b"%d" % n, b"%d" % n) for n in range(500)))]
     for _ in range(2):
-        with pytest.raises(TransientError, match=f"refuses everything that is sent, with status {status}"):
+        with pytest.raises(TransientError, match=f"refuses everything that is sent to it: status {status}"):
             apply(sink, [rows])
     assert len(receiver.requests) <= 2 * (4 * most + 20)
     receiver.answer = lambda request: Answer()
@@ -296,7 +297,7 @@ def test_a_receiver_that_goes_away_within_a_batch_is_waited_for(receiver: HttpSe
     sink = open_sink(format="single", connections=1)
     rows = [message(1, *(insert(ROWS, b"%d" % n, b"%d" % n) for n in range(100)))]
     receiver.answer = lambda request: Answer(404 if len(receiver.requests) > 40 else 200)
-    with pytest.raises(TransientError, match="refuses everything that is sent, with status 404"):
+    with pytest.raises(TransientError, match="refuses everything that is sent to it: status 404"):
         apply(sink, [rows])
     receiver.answer = lambda request: Answer()
     apply(sink, [rows])

@@ -100,6 +100,7 @@ class Merge:
                 raise
             # A check that waits cannot tell which row it refuses.
             self._count_again_from(before)
+            self.row_merge.refusals.clear()
             self._apply_or_refuse(partitions, replace(self.row_merge, checks_at_once=True))
         if self.row_merge.rejections:
             self.row_merge.leave_out_few(lambda positions: self._takes_without(partitions, positions))
@@ -244,7 +245,7 @@ class Merge:
         before = self.missing.copy()
         if self.row_merge is None:
             self._merge_as_one(pieces)
-        elif not self.row_merge.takes(lambda: self._merge_as_one(pieces)):
+        elif not self.row_merge.takes(pieces, lambda: self._merge_as_one(pieces)):
             self._count_again_from(before)
             self.row_merge.apply(self._orders(pieces)[0], self._merge)
 

@@ -10,12 +10,13 @@ one by one. So the batch is tried without fewer and fewer of them, until each th
 Where that is one row, it is the cause. Among several there may be one that only misses another of them, as their reasons say.
 
 Where more rows are refused for what they are than there may be dead letters, the batch cannot be applied, and nobody looks for
-the others.
+the others. A table that takes none of its rows is one for ``dead_letters.refusals``.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -27,6 +28,7 @@ from psycopg import sql
 from pgsluice.shared.rows.copy_text import join_lines, split_fields, split_lines
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS, Refusals
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.postgres.fold.piece import HandedText, ParkedText, Piece, StagedRows
 from pgsluice.worker.sinks.postgres.merge.staging import SessionStages, Stage, copy_into
@@ -62,14 +64,15 @@ MOST_TRIALS = 24
 
 @dataclass(slots=True)
 class RefusalBound:
-    """Counts rows of a batch that are refused whatever becomes of other rows. More than ``most`` are too many."""
+    """Counts rows of a batch that are refused whatever becomes of other rows. More than ``most`` are too many, once they are so
+    many that a table may be at fault which takes none."""
 
     most: int
     _found: int = 0
 
     @property
     def is_exceeded(self) -> bool:
-        return self._found > self.most
+        return self._found > self.most and self._found >= MOST_REFUSALS
 
     def note(self, error: psycopg.Error) -> None:
         self._found += not isinstance(error, _CURED_BY_OTHERS)
@@ -103,18 +106,27 @@ def refused_rows(
 
 def copy_accepted(
     connection: Connection, stage: sql.Composable, target: TargetTable, text: bytes, bound: RefusalBound
-) -> list[Rejection]:
+) -> tuple[list[Rejection], Refusals]:
     """Copies the rows of ``text`` that the types of ``stage`` take. The last field of a row is its position."""
-    lines = split_lines(text)
+    lines, refusals = split_lines(text), Refusals()
 
     def copy(low: int, high: int) -> None:
         with connection.transaction():
             copy_into(connection, stage, [join_lines(lines[low:high])], new=False)
+        refusals.note_taken()
 
-    refused = refused_rows(0, len(lines), copy, bound)
-    return [
-        Rejection(Position.parse(split_fields(lines[row])[-1].decode()), reason(error, target.table)) for row, error in refused
-    ]
+    rejections = []
+    for row, error in refused_rows(0, len(lines), copy, bound):
+        why = reason(error, target.table)
+        refusals.note_refused(why)
+        rejections.append(Rejection(Position.parse(split_fields(lines[row])[-1].decode()), why))
+    return rejections, refusals
+
+
+def check_table(table: Table, refusals: Refusals) -> None:
+    """Raises TransientError when the target refuses all rows of ``table``."""
+    remedy = "look at that table's triggers and constraints at the target, and have it take what the source table holds"
+    refusals.check(f"table '{table.qualified_name}' of the target", remedy)
 
 
 def few_of(things: Sequence[T], does: Callable[[Sequence[T]], bool], most_trials: int = MOST_TRIALS) -> Sequence[T]:
@@ -160,11 +172,12 @@ def _cut(low: int, high: int) -> Sequence[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Rows of one piece, where the merge reads them."""
+    """Rows of one piece, where the merge reads them. ``is_empty``: the types of the stage took none."""
 
     piece: Piece
     target: TargetTable
     identifier: sql.Identifier
+    is_empty: bool = False
 
     def stage(self, stages: SessionStages, low: int, high: int) -> Stage:
         rows = sql.SQL("(SELECT * FROM {} WHERE n >= {} AND n < {})").format(self.identifier, sql.Literal(low), sql.Literal(high))
@@ -178,15 +191,16 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class RowMerge:
-    """Of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What was refused is in
-    ``rejections``. Raises RejectedChanges when that is more than ``bound`` allows. ``checks_at_once``: no constraint waits for
-    the end of the batch."""
+    """Of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What was refused is told by
+    ``check``, which ``apply`` calls when that is more than ``bound`` allows. ``checks_at_once``: no constraint waits for the end
+    of the batch."""
 
     connection: Connection
     targets: Mapping[Table, TargetTable]
     stages: SessionStages
     bound: RefusalBound
     rejections: list[Rejection] = field(default_factory=list)
+    refusals: defaultdict[Table, Refusals] = field(default_factory=lambda: defaultdict(Refusals))
     checks_at_once: bool = False
     cured_by_others: set[Position] = field(default_factory=set)
     """Those of the rejections that other rows may be the cause of."""
@@ -207,9 +221,16 @@ class RowMerge:
             if each.position in left or each.position not in self.cured_by_others
         ]
 
-    def takes(self, work: Callable[[], None]) -> bool:
-        """Whether the target took all that ``work`` does; nothing of it is done otherwise. Raises a PieceError that is not about
-        rows."""
+    def check(self) -> None:
+        """Raises RejectedChanges when rows were refused, TransientError when all of a table were."""
+        for table, refusals in self.refusals.items():
+            check_table(table, refusals)
+        if self.rejections:
+            raise RejectedChanges(self.rejections)
+
+    def takes(self, pieces: Sequence[Piece], work: Callable[[], None]) -> bool:
+        """Whether the target took ``pieces``, which ``work`` merges; nothing of it is done otherwise. Raises a PieceError that is
+        not about rows."""
         try:
             with self.connection.transaction():
                 work()
@@ -217,20 +238,23 @@ class RowMerge:
             if not error.concerns_rows:
                 raise
             return False
+        for piece in pieces:
+            self.refusals[piece.table].note_taken()
         return True
 
     def apply(self, pieces: Sequence[Piece], merge: Callable[[Piece, Stage], None]) -> None:
         """Merges what the target takes, in the order given. ``merge`` applies the rows of a stage. Raises PieceError."""
         sources = [self._source(piece) for piece in pieces]
         refused = [(source, row) for source in sources for row in self._merge(source, 0, source.piece.rows, merge, self.bound)]
-        if self.bound.is_exceeded:
-            raise RejectedChanges(self.rejections + [self._rejection(source, row) for source, row in refused])
-        while refused:
+        while refused and not self.bound.is_exceeded:
             left = [(source, row) for source, (n, _) in refused for row in self._merge(source, n, n + 1, merge, None)]
             if len(left) == len(refused):
                 break
             refused = left
-        self.rejections.extend(self._rejection(source, row) for source, row in refused)
+        for source, row in refused:
+            self._refuse(source.piece.table, self._rejection(source, row))
+        if self.bound.is_exceeded:
+            self.check()
         for source in sources:
             # one kind alone: empties the stages of all pieces but staged ones, whose tables are their own
             if not isinstance(source.piece.content, StagedRows):
@@ -252,10 +276,12 @@ class RowMerge:
         identifier = self.stages[target, piece.kind].identifier
         assert isinstance(identifier, sql.Identifier)
         try:
-            self.rejections.extend(copy_accepted(self.connection, identifier, target, text, self.bound))
+            rejections, staged = copy_accepted(self.connection, identifier, target, text, self.bound)
         except psycopg.Error as error:
             raise PieceError(piece.table, error) from None
-        return _Source(piece, target, identifier)
+        for rejection in rejections:
+            self._refuse(piece.table, rejection)
+        return _Source(piece, target, identifier, is_empty=not staged.has_taken)
 
     def _merge(
         self, source: _Source, first: int, end: int, merge: Callable[[Piece, Stage], None], bound: RefusalBound | None
@@ -263,11 +289,17 @@ class RowMerge:
         def attempt(low: int, high: int) -> None:
             with self.connection.transaction():
                 merge(source.rows(low, high), source.stage(self.stages, low, high))
+            if not source.is_empty:
+                self.refusals[source.piece.table].note_taken()
 
         try:
             return refused_rows(first, end, attempt, bound)
         except psycopg.Error as error:
             raise PieceError(source.piece.table, error) from None
+
+    def _refuse(self, table: Table, rejection: Rejection) -> None:
+        self.rejections.append(rejection)
+        self.refusals[table].note_refused(rejection.reason)
 
     def _rejection(self, source: _Source, refused: RefusedRow) -> Rejection:
         n, error = refused

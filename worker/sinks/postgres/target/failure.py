@@ -5,7 +5,7 @@
     40…, 55P03, 55006              deadlock, serialization, lock    TransientError
     53200, "max_locks_…"           table of locks is full           TransientError, after some attempts TerminalError
     53…, 58…, 25006                out of something, read-only      TransientError
-    42501                          permission                       TerminalError: grant it
+    42501                          permission                       MissingPrivilegeError: grant it
     22…, 23…, 44…, 54000, P0001    values of single rows            dead letters, when it is known which (``refused_rows``)
     everything else                the data or the schema           TerminalError: change the target, or a function there
 
@@ -18,7 +18,7 @@ import re
 
 import psycopg
 
-from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, MissingPrivilegeError, PgsluiceError, TerminalError, TransientError
 from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.wire.table import Table
 
@@ -131,7 +131,7 @@ def target_error(
     where = f" into table '{table.qualified_name}'" if table is not None else ""
     function = function_in(error.diag.context or "")
     if error.sqlstate == "42501":
-        return TerminalError(
+        return MissingPrivilegeError(
             f"the target does not permit {doing}{where} ({name}{_place(error, table)})",
             _FUNCTION_RIGHTS
             if function

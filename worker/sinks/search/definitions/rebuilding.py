@@ -166,12 +166,12 @@ class IndexRebuilding:
         done, told_at = 0, time.monotonic()
         for hits, total in self._pages(rebuild.found.generation.name):
             self._deliver([_operation(hit, target, rebuild.steps) for hit in hits])
+            self._check_refused(rebuild)
             done += len(hits)
             self._moved()
             if time.monotonic() - told_at >= _TOLD_EVERY_S:
                 told_at = time.monotonic()
                 log.info("documents go to the new index", table=rebuild.found.table, documents=done, of=total)
-        self._check_refused(rebuild)
 
     def _deliver(self, operations: Sequence[Operation]) -> None:
         while True:
