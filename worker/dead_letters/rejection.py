@@ -24,8 +24,8 @@ Each raise costs another pass over the batch: name as many changes at a time as 
 the same row yourself while you look for more. A sink that is at least once may remember what it has delivered, so as not to
 deliver it again in the next pass; the receipts may be cut otherwise then.
 
-Never reject what may succeed later (raise TransientError), nor what is wrong with a table, a permission or the destination as a
-whole (raise TerminalError).
+Never reject what may succeed later (raise TransientError), as where the destination refuses everything (``refusals``), nor what
+is wrong with a table or the destination as a whole (raise TerminalError; MissingPrivilegeError for a right).
 """
 
 from __future__ import annotations
