@@ -67,8 +67,19 @@ class Layout:
     def holds_files(self) -> bool:
         """Whether the worker has ever written here."""
         pattern = re.compile(r"\.?" + re.escape(self.prefix) + r"\.\d{10}\..+")
-        in_tables = self.directory.glob(f"*/{self.prefix}.[0-9]*")
-        return any(pattern.fullmatch(name) for name in os.listdir(self.directory)) or any(in_tables)
+        return any(pattern.fullmatch(name) for name in os.listdir(self.directory)) or any(self._in_tables())
+
+    def finished_from(self, number: int) -> str | None:
+        """The name of a finished file of that number or a later one."""
+        pattern = re.compile(re.escape(self.prefix) + r"\.(\d{10})[.-].+")
+        for name in (*os.listdir(self.directory), *(path.name for path in self._in_tables())):
+            found = None if name.endswith((PART, READY)) else pattern.fullmatch(name)
+            if found is not None and int(found[1]) >= number:
+                return name
+        return None
+
+    def _in_tables(self) -> Iterator[Path]:
+        return self.directory.glob(f"*/{self.prefix}.[0-9]*")
 
     @contextmanager
     def locked(self, waits: Callable[[], None] = lambda: None) -> Iterator[bool]:

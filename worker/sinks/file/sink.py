@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, PgsluiceError, SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.worker.sinks.file.appending import Appending, open_committed
 from pgsluice.worker.sinks.file.applied_position import FilePosition, load_position, new_position, store_position
@@ -70,6 +70,7 @@ class FileSink:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             with self._locked(Cause.OTHER):  # as for the lease of a predecessor: nothing fails
                 self._position = self._load()
+                self._check_finished(self._position.number)
                 self._recover()
                 self._adopt_format()
             self._scratch.open()
@@ -176,11 +177,26 @@ class FileSink:
             )
         return new_position(self._suffix)
 
+    def _check_finished(self, number: int) -> None:
+        """The position moves before a file is finished, so none of that number or a later one can be."""
+        name = self._layout.finished_from(number)
+        if name is not None:
+            raise TerminalError(
+                f"{name} in {self._layout.directory} is finished, and {self._layout.position.name}, which is older, does not count it",
+                "restore the position file and the files of one moment; or move away the files that the position does not count,"
+                " which are written again",
+            )
+
     def _current(self) -> FilePosition:
         """The position that a change starts from; nothing is in the directory that it does not count."""
         assert self._position is not None, "open comes first"
         stored = self._load() if self._position.writer else load_position(self._layout.position) or self._position
         if stored != self._position:
+            if stored.applied.is_behind(self._position.applied):
+                raise SinkBehindError(
+                    f"{self._layout.position} was put back: it is behind what this worker wrote",
+                    "started again, the worker goes on from there, as far as its files are of the same moment",
+                )
             if stored.writer != self._process:
                 raise TerminalError(
                     f"another process moved the position of worker {self._worker}",
