@@ -91,11 +91,13 @@ class BucketPositions:
         self._loop.run(self._store(applied, ()))
         self._stored, self._ends = applied, ()
 
-    def ledger(self, oids: Iterable[int]) -> LedgerContent:
-        """What the bucket says of the copies of these tables. May be asked from another thread than the one that stores."""
+    def ledger(self, oids: Iterable[int] | None = None) -> LedgerContent:
+        """What the bucket says of the copies of these tables, or of all. May be asked from another thread than the one that
+        stores."""
         assert self._loop is not None, "load comes first"
         assert self._bucket is not None
-        return self._loop.run(Ledger(self._bucket).load_tables(oids))
+        ledger = Ledger(self._bucket)
+        return self._loop.run(ledger.load() if oids is None else ledger.load_tables(oids))
 
     def close(self) -> None:
         """Ends the connection; nothing happens when there is none."""

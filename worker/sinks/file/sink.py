@@ -179,10 +179,10 @@ class FileSink:
 
     def _check_finished(self, number: int) -> None:
         """The position moves before a file is finished, so none of that number or a later one can be."""
-        name = self._layout.finished_from(number)
+        name, directory = self._layout.finished_from(number), self._layout.directory
         if name is not None:
             raise TerminalError(
-                f"{name} in {self._layout.directory} is finished, and {self._layout.position.name}, which is older, does not count it",
+                f"{name} in {directory} is finished, and {self._layout.position.name} is older and does not count it",
                 "restore the position file and the files of one moment; or move away the files that the position does not count,"
                 " which are written again",
             )

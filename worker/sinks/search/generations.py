@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.ledger import LedgerContent, Phase
+from pgsluice.shared.broker.ledger import LedgerContent, Phase, TableRecord
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.search.index import FoundGeneration, IndexCatalog
@@ -143,6 +143,18 @@ class FilledGenerations:
         catalog.note(found, found.meta.is_read_now())
 
 
+def copied_tables(ledger: LedgerContent, snapshot_sequence: int) -> frozenset[int]:
+    """Oids of tables whose copies are whole, with all their rows at that message of the snapshot stream or before."""
+    return frozenset(oid for oid, record in ledger.tables.items() if _has_whole_copy(record, ledger, snapshot_sequence))
+
+
+def _has_whole_copy(record: TableRecord, ledger: LedgerContent, snapshot_sequence: int) -> bool:
+    if record.phase is not Phase.FINISHED_COPY:
+        return False
+    last = ledger.last_copied(record)
+    return last is not None and last <= snapshot_sequence
+
+
 def _counts(found: FoundGeneration, ledger: LedgerContent) -> bool:
     """Whether its snapshot is the newest of the table, and not given up."""
     record = ledger.tables.get(found.meta.oid)
@@ -151,7 +163,4 @@ def _counts(found: FoundGeneration, ledger: LedgerContent) -> bool:
 
 def _is_whole(found: FoundGeneration, ledger: LedgerContent, snapshot_sequence: int) -> bool:
     record = ledger.tables.get(found.meta.oid)
-    if record is None or record.phase is not Phase.FINISHED_COPY or not _counts(found, ledger):
-        return False
-    last = ledger.last_copied(record)
-    return last is not None and last <= snapshot_sequence
+    return record is not None and _counts(found, ledger) and _has_whole_copy(record, ledger, snapshot_sequence)

@@ -127,15 +127,21 @@ class IndexCatalog:
                 return None
         raise TerminalError(f"'{alias}' is the alias of an index that is closed", "open the index again")
 
-    def ensured(self, table: Table, *, may_add: bool = True) -> Generation:
+    def ensured(self, table: Table, *, may_add: bool = True, is_copied: bool = False) -> Generation:
         """The current generation, which is made when there is none, and has a field for each of the table's columns. Raises
-        TerminalError for one that it lacks, unless fields may be added."""
+        TerminalError for one that it lacks, unless fields may be added; and where there is none of a table that ``is_copied``,
+        for that had one."""
         while True:
             newest = self.newest(self.alias(table))  # before the look: what is made after it must not be followed by another
             found = self.current(table)
             if found is not None:
                 self.add_fields(self.mapping(table), found, may_add=may_add)
                 return found.generation
+            if is_copied and not self.of_table(table.oid):
+                raise TerminalError(
+                    f"the index of table '{table.qualified_name}' is gone, and with it the rows that were copied into it",
+                    f"restore it, or set search-index as it was; or run 'pgsluice search reindex {table.qualified_name}'",
+                )
             made = self.create(table, newest)
             if made is not None:
                 return made

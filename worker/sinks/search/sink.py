@@ -32,7 +32,7 @@ from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.definitions.altered_tables import AlteredBatch
 from pgsluice.worker.sinks.search.definitions.rebuilding import Given, IndexRebuilding
 from pgsluice.worker.sinks.search.document_fold import At
-from pgsluice.worker.sinks.search.generations import FilledGenerations
+from pgsluice.worker.sinks.search.generations import FilledGenerations, copied_tables
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.mapping_file import load_mapping
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
@@ -68,6 +68,8 @@ class SearchSink:
         self._bulk_size, self._read_size = bulk_size(search), read_size(search)
         self._catalog: IndexCatalog | None = None
         self._applied = NOTHING_APPLIED
+        self._copied: frozenset[int] = frozenset()
+        """Oids of tables that had been copied when this process began."""
         self._generations = FilledGenerations(self._new_catalog, self._positions.ledger, search.keep_old_s)
         self._is_replay = replayed_worker(settings.name) != settings.name
         """Dead letters of copied rows belong where the copy went."""
@@ -110,6 +112,7 @@ class SearchSink:
         assert self._catalog is not None
         self._catalog.dialect()
         self._applied = self._positions.load()
+        self._copied = copied_tables(self._positions.ledger(), self._applied.snapshot_sequence)
         self._generations.look()
         if self._is_replay:
             self._generations.check_none_is_filled()
@@ -123,7 +126,7 @@ class SearchSink:
         """What was copied takes over before changes come: they may, when ``finish_copy`` was not called yet."""
         self._take_over()
         blames_first = self._refusals >= REFUSALS_BEFORE_BLAME
-        guide = Guide(self._overrides, self._group, self._epoch, self._is_replay)
+        guide = Guide(self._overrides, self._group, self._epoch, self._is_replay, self._copied)
         return SearchWriter(self._search, guide, self._altered, dict(self._emptied), blames_first)
 
     def apply_ddl(self, definition: PublishedDefinition, position: Position) -> None:

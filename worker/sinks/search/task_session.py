@@ -26,12 +26,14 @@ _KEPT_FORMS = 4096
 @dataclass(frozen=True, slots=True)
 class Guide:
     """What a task is told of where documents go. ``epoch`` changes with the generations that tasks are to write to;
-    ``is_replay``: its changes are dead letters, which may be older than the index."""
+    ``is_replay``: its changes are dead letters, which may be older than the index. Tables of the oids ``copied`` have an index,
+    for all that was copied of them was written before this process began."""
 
     overrides: MappingFile
     group: str = ""
     epoch: int = 0
     is_replay: bool = False
+    copied: frozenset[int] = frozenset()
 
 
 class TaskSession:
@@ -65,7 +67,7 @@ class TaskSession:
             if snapshot:
                 generation = catalog.of_snapshot(table, snapshot, is_whole_later=is_whole_later)
             else:
-                generation = catalog.ensured(table, may_add=not guide.is_replay)
+                generation = catalog.ensured(table, may_add=not guide.is_replay, is_copied=table.oid in guide.copied)
             form = self._forms[table, snapshot] = DocumentForm(catalog.mapping(table), generation.write_alias)
         return form
 

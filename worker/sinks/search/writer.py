@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
@@ -70,7 +70,7 @@ class SearchWriter:
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """The same for rows of a snapshot. A table that is copied again fills a generation that nobody reads yet."""
-        session = process_session(self.settings)
+        session, guide = process_session(self.settings), replace(self.guide, copied=frozenset())
         delivery = session.delivery()
         filled: set[str] = set()
         replaced: list[tuple[Table, str]] = []
@@ -83,7 +83,7 @@ class SearchWriter:
                 replaced.append((rows.table, generation_of(rows)))
             elif rows.mark.run and not (rows.rows or rows.begins_run):
                 continue  # a range that was ended without rows
-            form = session.form_of(rows.table, self.guide, generation_of(rows), is_whole_later=rows.mark.replaces)
+            form = session.form_of(rows.table, guide, generation_of(rows), is_whole_later=rows.mark.replaces)
             if not rows.mark.run:
                 filled.add(form.target.removesuffix(WRITE))
             held += copied_operations(form, rows)
