@@ -105,16 +105,17 @@ class RecordProducer:
             except BufferError:
                 self._wait_for_room(topic, key, value, partition, headers)
             except KafkaException as failure:
-                raise self._failures.first or self._complaints.of(failure.args[0], topic) from None
+                raise self._failures.first or self._refusal(failure.args[0], topic) from None
         self._look()
         return count
 
     def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
         try:
-            with self._complaints.translated(topic):
-                self._producer.produce(topic, value, key, partition)
+            self._producer.produce(topic, value, key, partition)
         except BufferError:
             self._wait_for_room(topic, key, value, partition, [])
+        except KafkaException as failure:
+            raise self._failures.first or self._refusal(failure.args[0], topic) from None
 
     def settle(self) -> None:
         """Returns when the brokers hold all that was handed over. Not by the library's ``flush``, which fails itself when it is
@@ -169,6 +170,16 @@ class RecordProducer:
                 except BufferError:
                     continue
         raise self._unanswered()
+
+    def _refusal(self, error: KafkaError, topic: str) -> PgsluiceError:
+        """A transaction that is broken, as by a topic that this user may not write, takes nothing more. What broke it the library
+        tells whoever would begin another one."""
+        if error.code() == KafkaError._STATE:
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as failure:
+                error, topic = failure.args[0], next(iter(self.touched)) if len(self.touched) == 1 else ""
+        return self._complaints.of(error, topic)
 
     def _until_answered(self, call: Callable[[], None]) -> None:
         """The library has a call repeated that it could not end."""
