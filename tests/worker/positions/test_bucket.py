@@ -57,6 +57,33 @@ def test_a_process_whose_position_was_moved_by_another_cannot_move_it(new_positi
     assert new_positions().load() == SECOND
 
 
+def test_a_position_that_was_put_back_stops_who_runs_and_is_gone_on_from(
+    new_positions: NewPositions, nats_server: NatsServer, group: str
+) -> None:
+    """As when the bucket is restored: what follows is applied again."""
+
+    async def stored(value: bytes | None = None) -> bytes:
+        async with connected(nats_server.settings(), "test") as client:
+            bucket = await client.jetstream().key_value(GroupNames(group).bucket)
+            if value is not None:
+                await bucket.put(position_key("w"), value)
+            entry = await bucket.get(position_key("w"))
+            assert entry.value is not None
+            return entry.value
+
+    running = new_positions()
+    running.load()
+    running.store(FIRST)
+    older = asyncio.run(stored())
+    running.store(SECOND)
+    asyncio.run(stored(older))
+    with pytest.raises(TerminalError, match="another process moved the position of worker 'w'"):
+        running.store(THIRD)
+    successor = new_positions()
+    assert successor.load() == FIRST
+    successor.store(SECOND)
+
+
 def test_a_write_whose_acknowledgement_was_lost_is_not_taken_for_another_process(new_positions: NewPositions) -> None:
     positions = new_positions()
     positions.load()

@@ -129,12 +129,13 @@ class IndexCatalog:
 
     def ensured(self, table: Table, *, may_add: bool = True, is_copied: bool = False) -> Generation:
         """The current generation, which is made when there is none, and has a field for each of the table's columns. Raises
-        TerminalError for one that it lacks, unless fields may be added; and where there is none of a table that ``is_copied``,
-        for that had one."""
+        TerminalError for one that it lacks, unless fields may be added; where another had replaced it; and where there is none of
+        a table that ``is_copied``, for that had one."""
         while True:
             newest = self.newest(self.alias(table))  # before the look: what is made after it must not be followed by another
             found = self.current(table)
             if found is not None:
+                _check_not_replaced(found, newest)
                 self.add_fields(self.mapping(table), found, may_add=may_add)
                 return found.generation
             if is_copied and not self.of_table(table.oid):
@@ -332,6 +333,16 @@ def _missing_fields(wanted: dict[str, Any], found: FoundGeneration) -> dict[str,
                 f"run 'pgsluice search reindex {found.table}', which copies the table into a new index",
             )
     return {name: definition for name, definition in wanted.items() if name not in found.properties}
+
+
+def _check_not_replaced(found: FoundGeneration, newest: Generation) -> None:
+    """A replaced generation has nothing of what was written since."""
+    if found.meta.delete_after and found.generation != newest:
+        fact = f"index '{found.generation.name}' is searched again, which a newer one had replaced"
+        raise TerminalError(
+            f"{fact}: what was written since is not in it",
+            f"give the alias back to '{newest.name}'; or run 'pgsluice search reindex {found.table}', which makes another",
+        )
 
 
 def _altered_of(found: FoundGeneration | None) -> str:

@@ -138,6 +138,20 @@ def test_a_position_of_an_earlier_version_counts(real_kafka: RealKafka, group: s
     assert [sequence_of(value) for value in destination.reader("accounts").values()] == [1] * 100 + [2] * 100
 
 
+def test_a_position_that_alone_was_put_back_has_its_records_written_again(real_kafka: RealKafka, group: str) -> None:
+    """Nothing tells: others may have written to the topics since."""
+    destination = KafkaDestination(real_kafka, group)
+    apply_in_new_process(destination, 1)
+    positions = TopicReader(real_kafka, f"{group}-positions")
+    older = positions.records()[-1]
+    apply_in_new_process(destination, 2)
+    restoring = Producer({"bootstrap.servers": real_kafka.bootstrap})
+    restoring.produce(positions.topic, older.value, older.key, 0)
+    assert restoring.flush(ANSWER_S) == 0
+    apply_in_new_process(destination, 2)
+    assert [sequence_of(value) for value in destination.reader("accounts").values()] == [1] * 100 + [2] * 200
+
+
 def test_a_position_holds_the_topics_that_were_written_to_last() -> None:
     ends = WrittenEnds({"a": (1,), "b": (2,), "c": (3,)})
     found = ends.after({"a": (4,), "d": (5,)}, most_bytes=65)

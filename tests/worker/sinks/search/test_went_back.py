@@ -84,3 +84,19 @@ def test_an_index_that_is_removed_under_a_worker_stops_it(place: IndexedTable, s
     place.server.ask("DELETE", f"/{place.alias}-000001")
     with pytest.raises(TerminalError, match="the index was removed while it was written"):
         apply(sink, [[message(3, update(ITEMS, b"1", b"c", b"y"))]])
+
+
+def test_an_alias_that_is_given_back_to_a_replaced_index_stops_the_worker(place: IndexedTable, sink: SearchSink) -> None:
+    """What came since is not in that one."""
+    apply_copied(sink, [[copied(3, ITEMS, (b"1", b"d", b"y"), snapshot=SECOND)]])
+    place.note(Phase.FINISHED_COPY, SECOND, 3)
+    sink.finish_copy()
+    assert place.read() == [f"{place.alias}-000002"]
+    remove, add = ({"index": f"{place.alias}-00000{number}", "alias": place.alias} for number in (2, 1))
+    place.server.ask("POST", "/_aliases", {"actions": [{"remove": remove}, {"add": add}]})
+    again = place.sink()
+    with pytest.raises(TerminalError, match=r"'.*-000001' is searched again, .* give the alias back to '.*-000002'"):
+        apply(again, [[message(6, insert(ITEMS, b"4", b"e", b"z"))]])
+    place.server.ask("POST", "/_aliases", {"actions": [{"remove": add}, {"add": remove}]})
+    apply(again, [[message(6, insert(ITEMS, b"4", b"e", b"z"))]])
+    assert place.notes() == {"1": (4999, "d"), "4": (6000, "e")}
