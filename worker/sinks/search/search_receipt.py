@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -83,8 +83,9 @@ class SearchReceipt:
 def receipt_of(tally: Tally, nulled: int, **more: Any) -> SearchReceipt:
     """``more`` are further fields."""
     outcomes = dict(tally.outcomes) | ({"nulled": nulled} if nulled else {})
-    told = {"taken": sorted(tally.taken), "reasons": {target: dict(why) for target, why in tally.reasons.items()}}
-    return SearchReceipt(**told, outcomes=outcomes, bulk_seconds=tally.bulk_seconds[:_MOST_TIMES], **more)
+    reasons = {target: dict(why) for target, why in tally.reasons.items()}
+    told = SearchReceipt(taken=sorted(tally.taken), reasons=reasons, outcomes=outcomes, **more)
+    return replace(told, bulk_seconds=tally.bulk_seconds[:_MOST_TIMES])
 
 
 def check_indexes(told: Sequence[SearchReceipt | Tally]) -> None:
