@@ -53,6 +53,7 @@ def _near(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def arrivals_of(message: MessageChanges, ownership: Ownership) -> Iterator[Arrival]:
     """None for what somebody forged: it says nothing; nor for what another lane takes."""
+    # one kind alone: what is left of the others is no arrival
     left = {part.change_index: part for part in ownership.remainder(message).parts if isinstance(part, DefinitionChange)}
     for part in message.parts:
         match part:
