@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.errors import MissingPrivilegeError, TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.target.failure import function_in, target_error
@@ -99,7 +99,7 @@ def test_a_position_that_cannot_be_moved_undoes_the_batch(target: Target) -> Non
         ("22001", TerminalError),
         ("23505", TerminalError),
         ("42P01", TerminalError),
-        ("42501", TerminalError),
+        ("42501", MissingPrivilegeError),
     ],
 )
 def test_each_sqlstate_has_one_policy(state: str, kind: type[Exception]) -> None:
