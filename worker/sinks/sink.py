@@ -149,7 +149,10 @@ class CatchUp:
         sequence, commit_lsn, committed_at, tables = text.split(" ")
         parts = [table.split("@") for table in tables.split(",")]
         borders = tuple((int(part[0]), int(part[1])) for part in parts if len(part) > 1)
-        return cls(int(sequence), int(commit_lsn), int(committed_at), frozenset(int(part[0]) for part in parts), borders)
+        found = cls(int(sequence), int(commit_lsn), int(committed_at), frozenset(int(part[0]) for part in parts), borders)
+        if found.encode() != text:
+            raise ValueError("tables that catch up are named twice, or out of order")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
