@@ -1,5 +1,7 @@
 """The pages of the reference that follow from the program: options, commands, metrics, messages in the streams, the Python API.
 
+The schemas of lines stand beside them as files.
+
 mkdocs calls the functions ``on_…`` (``hooks`` in mkdocs.yml). The pages exist in the built site only, so they cannot go stale.
 """
 
@@ -24,6 +26,7 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.metrics.declared_metrics import METRICS
 from pgsluice.shared.metrics.metric import Metric, Shown
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.worker.sinks.lines.schemas.generating import DIRECTORY as SCHEMAS
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -49,7 +52,7 @@ _WIRES = {
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
-    for path, content in (pages() | {"code.css": code_colours()}).items():
+    for path, content in (pages() | schemas() | {"code.css": code_colours()}).items():
         files.append(File.generated(config, path, content=content))
     return files
 
@@ -78,6 +81,11 @@ def pages() -> dict[str, str]:
         "reference/wire.md": wire_page(),
         "reference/api.md": api_page(),
     }
+
+
+def schemas() -> dict[str, str]:
+    """The schemas and types of lines, as the package holds them, by their paths."""
+    return {f"reference/schemas/{path.name}": path.read_text() for path in sorted(SCHEMAS.iterdir())}
 
 
 # --- options ---------------------------------------------------------------------------------------------------------------

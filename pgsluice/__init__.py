@@ -31,6 +31,11 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
                                 what else a sink raises; all are PgsluiceError
     encode_lines, encode_copied the JSON lines that ``worker stdout`` prints
 
+For whoever reads lines, which have JSON Schemas too (see docs/reference/lines.md):
+
+    JsonLine, FlatLine, PgFloLine, DebeziumLine
+                                types of what ``json.loads`` makes of a line in each format
+
     AlteredSink, DefinedSink, DefinitionUse
                                 what a sink makes of tables that the source altered
     PublishedDefinition, TableDefinition, DefinedColumn
@@ -106,6 +111,10 @@ if TYPE_CHECKING:
         TwoLaneSink,
     )
     from pgsluice.worker.sinks.lines.json_lines import as_changes, encode_copied, encode_lines
+    from pgsluice.worker.sinks.lines.schemas.debezium_forms import DebeziumLine
+    from pgsluice.worker.sinks.lines.schemas.flat_forms import FlatLine
+    from pgsluice.worker.sinks.lines.schemas.json_forms import JsonLine
+    from pgsluice.worker.sinks.lines.schemas.pg_flo_forms import PgFloLine
     from pgsluice.worker.sinks.sink import (
         NOTHING_APPLIED,
         Applied,
@@ -139,11 +148,14 @@ __all__ = [
     "ColumnRenamed",
     "CopiedRows",
     "CountingSink",
+    "DebeziumLine",
     "DefinedColumn",
     "DefinedSink",
     "DefinitionUnknown",
     "DefinitionUse",
     "Delivery",
+    "FlatLine",
+    "JsonLine",
     "KeyAltered",
     "MessageChanges",
     "MissedChanges",
@@ -153,6 +165,7 @@ __all__ = [
     "PartitionDetached",
     "PartitionWriter",
     "PatientSink",
+    "PgFloLine",
     "PgsluiceError",
     "Position",
     "PublishedDefinition",
@@ -218,6 +231,10 @@ _MODULES = {
         *("CountingSink", "PatientSink", "RenumberedSink", "TickingSink", "TwoLaneSink", "AlteredSink", "DefinedSink"),
     ),
     "worker.sinks.lines.json_lines": ("as_changes", "encode_copied", "encode_lines"),
+    "worker.sinks.lines.schemas.debezium_forms": ("DebeziumLine",),
+    "worker.sinks.lines.schemas.flat_forms": ("FlatLine",),
+    "worker.sinks.lines.schemas.json_forms": ("JsonLine",),
+    "worker.sinks.lines.schemas.pg_flo_forms": ("PgFloLine",),
     "worker.sinks.sink": (
         *("NOTHING_APPLIED", "Applied", "Delivery", "MissedChanges", "Partition", "PartitionWriter", "Receipt"),
         *("Sink", "DefinitionUse"),

@@ -119,6 +119,7 @@ def test_the_site_is_built_and_has_every_page(generator: ModuleType, site: Path)
     pages = {*(path.relative_to(DOCS) for path in DOCS.rglob("*.md")), *map(Path, generator.pages())}
     absent = (page for page in pages if not (site / page.with_suffix(".html")).is_file())
     no_misses(absent, "not on the site: name it in mkdocs.yml")
+    no_misses((name for name in generator.schemas() if not (site / name).is_file()), "not on the site")
     assert not list(site.rglob("*.py"))
 
 
@@ -168,7 +169,7 @@ def test_every_test_that_a_document_names_exists() -> None:
 
 
 def test_every_link_of_a_document_leads_to_a_file(generator: ModuleType) -> None:
-    generated = {(DOCS / name).resolve() for name in generator.pages()}
+    generated = {(DOCS / name).resolve() for name in generator.pages() | generator.schemas()}
 
     def missing(path: Path) -> set[Path]:
         targets = {(path.parent / link).resolve() for link in _LINK.findall(_CODE.sub("", path.read_text()))}

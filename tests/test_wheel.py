@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.worker.sinks.lines.schemas.generating import DIRECTORY
 from tests.installed_wheel import build_wheel, make_environment, pip
 from tests.misses import no_misses
 from tests.source_code import PRODUCT, REPOSITORY, relative, sources
@@ -78,6 +79,7 @@ def test_the_wheel_holds_every_module_and_no_test(wheel: Path) -> None:
 def test_the_wheel_holds_what_is_not_python(environment: Path) -> None:
     (package,) = environment.glob("lib/python3*/site-packages/pgsluice")
     assert (package / "py.typed").exists()
+    assert {path.name for path in (package / "schemas").iterdir()} == {path.name for path in DIRECTORY.iterdir()}
     assert (package / "shared" / "spark" / "log4j2.properties").read_text()
     assert (package / "shared" / "spark" / "spark_python.sh").stat().st_mode & stat.S_IXUSR
 

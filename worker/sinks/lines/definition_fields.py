@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import assert_never
 
 from pgsluice.shared.wire.definition import (
     DefinedColumn,
@@ -15,7 +15,20 @@ from pgsluice.shared.wire.definition import (
     TableUnpublished,
     TypeDefined,
 )
-from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition, concerned, kind_of
+from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition, concerned
+from pgsluice.worker.sinks.lines.schemas.definition_forms import (
+    DefinedAttributeForm,
+    DefinedColumnForm,
+    DefinitionForm,
+    GoneForm,
+    Previous,
+    PreviousTable,
+    PreviousType,
+    RewriteForm,
+    TableDefinitionForm,
+    TypeDefinitionForm,
+    UnknownDefinitionForm,
+)
 
 
 def concerned_name(definition: PublishedDefinition) -> tuple[str | None, str | None]:
@@ -24,48 +37,55 @@ def concerned_name(definition: PublishedDefinition) -> tuple[str | None, str | N
     return (None, None) if about is None else (about.schema, about.name)
 
 
-def definition_fields(definition: PublishedDefinition) -> dict[str, Any]:
-    """``kind`` and ``tag`` (of the command) always; ``columns`` of a table in their order, ``labels`` of an enum, ``attributes``
-    of a composite type, ``reason`` of a rewrite, ``sqlstate`` of what could not be told; ``previous`` is the same of what was
-    there before, null where that is not known."""
-    event = definition.event
-    fields: dict[str, Any] = {"kind": kind_of(event), "tag": event.tag}
+def definition_fields(definition: PublishedDefinition) -> DefinitionForm:
+    event, previous = definition.event, _previous(definition.previous)
     match event:
-        case TableDefined(table=table) | TablePublished(table=table):
-            fields |= _table_fields(table)
-        case TypeDefined():
-            fields |= _type_fields(event)
-        case TableRewritten(reason=reason):
-            fields |= {"reason": reason}
-        case DefinitionUnknown(sqlstate=sqlstate):
-            return fields | {"sqlstate": sqlstate}
-        case TableGone() | TableUnpublished():
-            pass
+        case TableDefined(tag, table):
+            return TableDefinitionForm(kind="table", tag=tag, columns=_columns(table), previous=previous)
+        case TablePublished(tag, table):
+            return TableDefinitionForm(kind="published", tag=tag, columns=_columns(table), previous=previous)
+        case TypeDefined(tag) if event.attributes is None:
+            return TypeDefinitionForm(kind="type", tag=tag, labels=_labels(event), previous=previous)
+        case TypeDefined(tag):
+            attributes = _attributes(event)
+            return TypeDefinitionForm(kind="type", tag=tag, labels=_labels(event), attributes=attributes, previous=previous)
+        case TableRewritten(tag, reason=reason):
+            return RewriteForm(kind="rewrite", tag=tag, reason=reason, previous=previous)
+        case TableGone(tag):
+            return GoneForm(kind="gone", tag=tag, previous=previous)
+        case TableUnpublished(tag):
+            return GoneForm(kind="unpublished", tag=tag, previous=previous)
+        case DefinitionUnknown(tag, sqlstate):
+            return UnknownDefinitionForm(kind="unknown", tag=tag, sqlstate=sqlstate)
         case unreachable:
             assert_never(unreachable)
-    return fields | {"previous": None if definition.previous is None else _defined_fields(definition.previous)}
 
 
-def _defined_fields(defined: Defined) -> dict[str, Any]:
-    named = {"schema": defined.schema, "name": defined.name}
+def _previous(defined: Defined | None) -> Previous:
+    if defined is None:
+        return None
     # one kind alone: what was there before is a table or a type, and nothing else
     if isinstance(defined, TableDefinition):
-        return named | _table_fields(defined)
-    return named | _type_fields(defined)
-
-
-def _type_fields(defined: TypeDefined) -> dict[str, Any]:
-    fields: dict[str, Any] = {"labels": [label.label for label in defined.labels]}
+        return PreviousTable(schema=defined.schema, name=defined.name, columns=_columns(defined))
+    was = PreviousType(schema=defined.schema, name=defined.name, labels=_labels(defined))
     if defined.attributes is not None:
-        fields["attributes"] = [{"number": each.number, "name": each.name, "type": each.type_name} for each in defined.attributes]
-    return fields
+        was["attributes"] = _attributes(defined)
+    return was
 
 
-def _table_fields(table: TableDefinition) -> dict[str, Any]:
-    return {"columns": [_column_fields(column) for column in table.columns if column.is_published]}
+def _labels(defined: TypeDefined) -> list[str]:
+    return [label.label for label in defined.labels]
 
 
-def _column_fields(column: DefinedColumn) -> dict[str, Any]:
+def _attributes(defined: TypeDefined) -> list[DefinedAttributeForm]:
+    return [{"number": each.number, "name": each.name, "type": each.type_name} for each in defined.attributes or ()]
+
+
+def _columns(table: TableDefinition) -> list[DefinedColumnForm]:
+    return [_column(column) for column in table.columns if column.is_published]
+
+
+def _column(column: DefinedColumn) -> DefinedColumnForm:
     return {
         "number": column.number,
         "name": column.name,

@@ -42,11 +42,9 @@ from pgsluice.worker.sinks.lines.json_rows import (
     old_rows,
     whole_columns,
 )
+from pgsluice.worker.sinks.lines.schemas.flat_forms import FLAT_NAMES
 
 _OPERATIONS = {INSERT: b"INSERT", UPDATE: b"UPDATE", DELETE: b"DELETE"}
-_RESERVED = frozenset(
-    ("_operation", "_schema", "_table", "_position", "_xid", "_committed_at", "_before", "_unchanged", "_snapshot", "_definition")
-)
 
 
 def encode_lines(message: MessageChanges) -> list[bytes]:
@@ -124,7 +122,7 @@ def _lone_line(operation: bytes, table: Table) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _named(table: Table) -> bytes:
-    taken = [column.name for column in table.columns if column.name in _RESERVED]
+    taken = [column.name for column in table.columns if column.name in FLAT_NAMES]
     if taken:
         raise TerminalError(
             f"column {taken[0]} of {table.qualified_name} has a name that row-layout: flat uses itself",

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import assert_never
+from typing import Literal, assert_never
 
 import orjson
 
@@ -64,6 +64,7 @@ from pgsluice.worker.sinks.lines.json_rows import (
     row_slots,
     whole_columns,
 )
+from pgsluice.worker.sinks.lines.schemas.json_forms import JsonBorder, JsonRestart
 
 
 def as_changes(copied: CopiedRows) -> TableChanges:
@@ -114,7 +115,7 @@ def encode_copied(copied: CopiedRows, *, column_ids: bool = False) -> list[bytes
 
 
 def _restart_line(copied: CopiedRows) -> bytes:
-    line: Row = {
+    line: JsonRestart = {
         "position": None,
         "operation": "RESTART",
         "schema": copied.table.schema,
@@ -272,8 +273,8 @@ def _with_borders(transactions: Iterable[Transaction], lines: list[bytes]) -> It
             yield _border_line("COMMIT", transaction)
 
 
-def _border_line(operation: str, transaction: Transaction) -> bytes:
-    line = {
+def _border_line(operation: Literal["BEGIN", "COMMIT"], transaction: Transaction) -> bytes:
+    line: JsonBorder = {
         "operation": operation,
         "xid": transaction.xid,
         "commit_lsn": format_lsn(transaction.commit_lsn),

@@ -1,0 +1,85 @@
+// One line of pgsluice's format debezium. Made of the declarations in worker/sinks/lines/schemas.
+// JSON.parse rounds numbers beyond 2^53 and decimals: take a parser that keeps their digits where they count.
+
+export type Value = null | boolean | number | string | Value[] | { [name: string]: Value };
+
+/** Where the change comes from; times are 0 for a copied row. */
+export interface DebeziumOrigin {
+  version: string;
+  connector: "postgresql";
+  name: string;
+  ts_ms: number;
+  snapshot: "true" | "false";
+  db: string;
+  /** Commit LSN and the change's number, which order all */
+  sequence: string;
+  ts_us: number;
+  ts_ns: number;
+  schema: string;
+  table: string;
+  txId: number | null;
+  lsn: number | null;
+  xmin: null;
+}
+
+/** A row that a snapshot copied. */
+export interface DebeziumRead {
+  source: DebeziumOrigin;
+  transaction: null;
+  before: null;
+  after: { [name: string]: Value };
+  op: "r";
+  ts_ms: null;
+  ts_us: null;
+  ts_ns: null;
+}
+
+/** A row that was inserted, or has another key now. */
+export interface DebeziumCreate {
+  source: DebeziumOrigin;
+  transaction: null;
+  ts_ms: number;
+  ts_us: number;
+  ts_ns: number;
+  before: null;
+  after: { [name: string]: Value };
+  op: "c";
+}
+
+/** A row that was updated: before is the old row, as far as it was sent. */
+export interface DebeziumUpdate {
+  source: DebeziumOrigin;
+  transaction: null;
+  ts_ms: number;
+  ts_us: number;
+  ts_ns: number;
+  before: { [name: string]: Value } | null;
+  after: { [name: string]: Value };
+  op: "u";
+}
+
+/** A row that was deleted, or had another key before. */
+export interface DebeziumDelete {
+  source: DebeziumOrigin;
+  transaction: null;
+  ts_ms: number;
+  ts_us: number;
+  ts_ns: number;
+  before: { [name: string]: Value };
+  after: null;
+  op: "d";
+}
+
+/** A table that was emptied; without times: it is copied again. */
+export interface DebeziumTruncate {
+  source: DebeziumOrigin;
+  transaction: null;
+  before: null;
+  after: null;
+  op: "t";
+  ts_ms: number | null;
+  ts_us: number | null;
+  ts_ns: number | null;
+}
+
+export type DebeziumLine = DebeziumRead | DebeziumCreate | DebeziumUpdate | DebeziumDelete | DebeziumTruncate;

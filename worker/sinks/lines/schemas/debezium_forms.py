@@ -1,0 +1,90 @@
+"""The lines of ``format: debezium``, as ``worker.sinks.lines.debezium_lines`` writes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from pgsluice.worker.sinks.lines.schemas.field_forms import Form, Row
+
+SequenceText = Annotated[
+    str, Form(r'^\[("[0-9]+"|null),("[0-9]+"|null)\]$', "Commit LSN and the change's number, which order all")
+]
+
+
+class DebeziumOrigin(TypedDict):
+    """Where the change comes from; times are 0 for a copied row."""
+
+    version: str
+    connector: Literal["postgresql"]
+    name: str
+    ts_ms: int
+    snapshot: Literal["true", "false"]
+    db: str
+    sequence: SequenceText
+    ts_us: int
+    ts_ns: int
+    schema: str
+    table: str
+    txId: int | None
+    lsn: int | None
+    xmin: None
+
+
+class _Envelope(TypedDict):
+    source: DebeziumOrigin
+    transaction: None
+
+
+class _InTransaction(TypedDict):
+    ts_ms: int
+    ts_us: int
+    ts_ns: int
+
+
+class DebeziumRead(_Envelope):
+    """A row that a snapshot copied."""
+
+    before: None
+    after: Row
+    op: Literal["r"]
+    ts_ms: None
+    ts_us: None
+    ts_ns: None
+
+
+class DebeziumCreate(_Envelope, _InTransaction):
+    """A row that was inserted, or has another key now."""
+
+    before: None
+    after: Row
+    op: Literal["c"]
+
+
+class DebeziumUpdate(_Envelope, _InTransaction):
+    """A row that was updated: ``before`` is the old row, as far as it was sent."""
+
+    before: Row | None
+    after: Row
+    op: Literal["u"]
+
+
+class DebeziumDelete(_Envelope, _InTransaction):
+    """A row that was deleted, or had another key before."""
+
+    before: Row
+    after: None
+    op: Literal["d"]
+
+
+class DebeziumTruncate(_Envelope):
+    """A table that was emptied; without times: it is copied again."""
+
+    before: None
+    after: None
+    op: Literal["t"]
+    ts_ms: int | None
+    ts_us: int | None
+    ts_ns: int | None
+
+
+DebeziumLine = DebeziumRead | DebeziumCreate | DebeziumUpdate | DebeziumDelete | DebeziumTruncate

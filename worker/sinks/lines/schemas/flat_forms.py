@@ -1,0 +1,77 @@
+"""The lines of ``format: json`` with ``row-layout: flat``, as ``worker.sinks.lines.flat_lines`` writes them."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict, get_args
+
+from pgsluice.worker.sinks.lines.schemas.definition_forms import DefinitionForm
+from pgsluice.worker.sinks.lines.schemas.field_forms import Position, Row, Snapshot, Timestamp, Unchanged, Xid
+
+
+class _InTransaction(TypedDict):
+    _position: Position
+    _xid: Xid
+    _committed_at: Timestamp
+
+
+class _OfTable(TypedDict):
+    _schema: str
+    _table: str
+
+
+class FlatRead(_OfTable):
+    """A row that a snapshot copied."""
+
+    _operation: Literal["READ"]
+    _snapshot: Snapshot
+
+
+class FlatInsert(_OfTable, _InTransaction):
+    """A row that was inserted."""
+
+    _operation: Literal["INSERT"]
+
+
+class FlatUpdate(_OfTable, _InTransaction):
+    """A row that was updated: ``_before`` is the old row, as far as it was sent."""
+
+    _operation: Literal["UPDATE"]
+    _before: NotRequired[Row]
+    _unchanged: NotRequired[Unchanged]
+
+
+class FlatDelete(_OfTable, _InTransaction):
+    """A row that was deleted, as far as it was sent."""
+
+    _operation: Literal["DELETE"]
+
+
+class FlatTruncate(_OfTable, _InTransaction):
+    """A table that was emptied."""
+
+    _operation: Literal["TRUNCATE"]
+
+
+class FlatRestart(_OfTable):
+    """The table is copied again: READ lines of it before this one no longer count."""
+
+    _operation: Literal["RESTART"]
+    _snapshot: Snapshot
+
+
+class FlatDefinition(_InTransaction):
+    """A table or a type was altered; what it is called is not known where the source could not tell."""
+
+    _operation: Literal["DDL"]
+    _schema: str | None
+    _table: str | None
+    _definition: DefinitionForm
+
+
+FlatRow = FlatRead | FlatInsert | FlatUpdate | FlatDelete
+"""With the columns of the row beside what is said of the change, which a TypedDict cannot say."""
+
+FlatLine = FlatRow | FlatTruncate | FlatRestart | FlatDefinition
+
+FLAT_NAMES = frozenset(name for line in get_args(FlatLine) for name in line.__annotations__)
+"""Names that no column may have."""

@@ -1,0 +1,132 @@
+"""The lines of ``format: json``, as ``worker.sinks.lines.json_lines`` writes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from pgsluice.worker.sinks.lines.schemas.definition_forms import (
+    GoneForm,
+    RewriteForm,
+    TableDefinitionForm,
+    TypeDefinitionForm,
+    UnknownDefinitionForm,
+)
+from pgsluice.worker.sinks.lines.schemas.field_forms import Form, Lsn, Position, Row, Snapshot, Timestamp, Unchanged, Xid
+
+Key = Annotated[Row | None, Form(description="The columns of the row's key, null when the table has none")]
+ColumnIds = Annotated[
+    dict[str, int | None], Form(description="With column-ids: the number of each column, null where it is not known")
+]
+
+
+class _InTransaction(TypedDict):
+    position: Position
+    xid: Xid
+    committed_at: Timestamp
+
+
+class _OfTable(TypedDict):
+    schema: str
+    table: str
+
+
+class _OfRow(_OfTable):
+    columns: NotRequired[ColumnIds]
+    key: Key
+
+
+class _WithoutRow(TypedDict):
+    key: None
+    before: None
+    after: None
+
+
+class JsonRead(_OfRow):
+    """A row that a snapshot copied."""
+
+    position: None
+    operation: Literal["READ"]
+    before: None
+    after: Row
+    snapshot: Snapshot
+
+
+class JsonInsert(_OfRow, _InTransaction):
+    """A row that was inserted."""
+
+    operation: Literal["INSERT"]
+    before: None
+    after: Row
+
+
+class JsonUpdate(_OfRow, _InTransaction):
+    """A row that was updated: ``before`` is the old row, as far as the replica identity sends it."""
+
+    operation: Literal["UPDATE"]
+    before: Row | None
+    after: Row
+    unchanged: NotRequired[Unchanged]
+
+
+class JsonDelete(_OfRow, _InTransaction):
+    """A row that was deleted, as far as the replica identity sends it."""
+
+    operation: Literal["DELETE"]
+    before: Row
+    after: None
+
+
+class JsonTruncate(_OfTable, _WithoutRow, _InTransaction):
+    """A table that was emptied."""
+
+    operation: Literal["TRUNCATE"]
+    cascade: NotRequired[Literal[True]]
+    restart_identity: NotRequired[Literal[True]]
+
+
+class JsonRestart(_OfTable, _WithoutRow):
+    """The table is copied again: READ lines of it before this one no longer count."""
+
+    position: None
+    operation: Literal["RESTART"]
+    snapshot: Snapshot
+
+
+class _Definition(_WithoutRow, _InTransaction):
+    operation: Literal["DDL"]
+
+
+class JsonTableDefinition(_OfTable, _Definition, TableDefinitionForm):
+    """From here on the table is like this; "published": and its rows come."""
+
+
+class JsonTypeDefinition(_OfTable, _Definition, TypeDefinitionForm):
+    """From here on the type of that name is like this: ``labels`` of an enum, ``attributes`` of a composite type."""
+
+
+class JsonRewrite(_OfTable, _Definition, RewriteForm):
+    """Values changed that no line tells; ``reason`` is PostgreSQL's bit mask of ``pg_event_trigger_table_rewrite_reason``."""
+
+
+class JsonGone(_OfTable, _Definition, GoneForm):
+    """The table was dropped; "unpublished": its rows come no more."""
+
+
+class JsonUnknownDefinition(_Definition, UnknownDefinitionForm):
+    """What the command did could not be told."""
+
+    schema: None
+    table: None
+
+
+class JsonBorder(TypedDict):
+    """With ``transactions``: where the transaction begins or was committed."""
+
+    operation: Literal["BEGIN", "COMMIT"]
+    xid: Xid
+    commit_lsn: Lsn
+    committed_at: Timestamp
+
+
+JsonDefinition = JsonTableDefinition | JsonTypeDefinition | JsonRewrite | JsonGone | JsonUnknownDefinition
+JsonLine = JsonRead | JsonInsert | JsonUpdate | JsonDelete | JsonTruncate | JsonRestart | JsonDefinition | JsonBorder

@@ -1,0 +1,90 @@
+"""The lines of ``format: pg-flo``, as ``worker.sinks.lines.pg_flo_lines`` writes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from pgsluice.worker.sinks.lines.schemas import field_forms
+from pgsluice.worker.sinks.lines.schemas.definition_forms import DefinitionForm
+from pgsluice.worker.sinks.lines.schemas.field_forms import Form, Row
+
+SnapshotLsn = Annotated[field_forms.Lsn | None, Form(description="The snapshot's")]
+
+
+class PgFloKey(TypedDict):
+    """What identifies a row; the type is empty where nothing does."""
+
+    Type: Literal["PRIMARY KEY", "UNIQUE", "FULL", ""]
+    Columns: list[str]
+
+
+class _OfTable(TypedDict):
+    Schema: str
+    Table: str
+    ReplicationKey: PgFloKey
+
+
+class _InTransaction(TypedDict):
+    LSN: field_forms.Lsn
+    EmittedAt: field_forms.Timestamp
+    Position: field_forms.Position
+
+
+class _OfCopy(TypedDict):
+    LSN: SnapshotLsn
+    EmittedAt: None
+    Position: None
+
+
+class PgFloCopied(_OfTable, _OfCopy):
+    """A row that a snapshot copied."""
+
+    Type: Literal["INSERT"]
+    NewTuple: Row
+
+
+class PgFloInsert(_OfTable, _InTransaction):
+    """A row that was inserted."""
+
+    Type: Literal["INSERT"]
+    NewTuple: Row
+
+
+class PgFloUpdate(_OfTable, _InTransaction):
+    """A row that was updated: ``OldTuple`` is the old row, as far as it was sent."""
+
+    Type: Literal["UPDATE"]
+    NewTuple: Row
+    OldTuple: NotRequired[Row]
+    Unchanged: NotRequired[field_forms.Unchanged]
+
+
+class PgFloDelete(_OfTable, _InTransaction):
+    """A row that was deleted, as far as it was sent."""
+
+    Type: Literal["DELETE"]
+    OldTuple: Row
+
+
+class PgFloTruncate(_OfTable, _InTransaction):
+    """A table that was emptied."""
+
+    Type: Literal["TRUNCATE"]
+
+
+class PgFloRestart(_OfTable, _OfCopy):
+    """The table is copied again: what was copied of it before no longer counts."""
+
+    Type: Literal["RESTART"]
+
+
+class PgFloDefinition(_InTransaction):
+    """A table or a type was altered; what it is called is not known where the source could not tell."""
+
+    Type: Literal["DDL"]
+    Schema: str | None
+    Table: str | None
+    NewTuple: DefinitionForm
+
+
+PgFloLine = PgFloCopied | PgFloInsert | PgFloUpdate | PgFloDelete | PgFloTruncate | PgFloRestart | PgFloDefinition
