@@ -153,13 +153,13 @@ def _flag(
         expose_value=False,
         callback=remember,
         metavar=option.kind.value,
-        help=_help(option, required),
+        help=option_help(option, required),
         hidden=is_hidden,
         **optional_value,
     )
 
 
-def _help(option: Option, required: str) -> str:
+def option_help(option: Option, required: str = REQUIRED) -> str:
     notes = [option.allowed] if option.choices else []
     if option.default and option.kind is not Kind.SWITCH and not option.secret:
         notes.append(f"default {option.default}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from pgsluice.console.flags import load_values, takes
+from pgsluice.console.flags import load_values, option_help, takes
 from pgsluice.shared import config
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.own_class import declared_options, find_class
 from pgsluice.worker.sinks.sink_registry import SINKS, CustomSinkSettings, default_name, find_sink, is_sink_class, load_sink
 
 
@@ -55,8 +56,18 @@ def _sink_command(kind: str) -> click.Command:
     return registered
 
 
+class SinkClassCommand(click.Command):
+    """Its help lists the options that the class declares, each as a ``--sink-option``."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = declared_options(find_class("sink", str(self.name)))
+        if options:
+            with formatter.section("Options of the sink, each as --sink-option NAME=VALUE"):
+                formatter.write_dl([(f"{option.name}={option.kind.value}", option_help(option)) for option in options])
+
+
 def _sink_class_command(sink_class: str) -> click.Command:
-    @click.command(sink_class, help=f"Apply the changes to the sink that {sink_class} makes.")
+    @click.command(sink_class, cls=SinkClassCommand, help=f"Apply the changes to the sink that {sink_class} makes.")
     @takes(WorkerSettings, CustomSinkSettings)
     @click.pass_context
     def custom(context: click.Context) -> None:

@@ -13,6 +13,8 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
     TickingSink, RenumberedSink, CountingSink, PatientSink, TwoLaneSink
                                 what a sink may do besides, each with one more member
     WorkerSettings              what the class is given, together with the user's options
+    settings, read, Option, Kind
+                                how it declares these options
     Delivery, Partition, Receipt, Applied, NOTHING_APPLIED, MissedChanges
                                 what the calls exchange
     BucketPositions             keeps the position of a sink that has no better place for it
@@ -21,6 +23,8 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
     INSERT, UPDATE, DELETE      the operations of TableChanges
     NO_OLD_ROW, OLD_KEY, OLD_ROW
                                 what TableChanges holds of an old row
+    row_changes, copied_rows, RowChange
+                                both row by row, as Python values
     Table, Column, ReplicaIdentity
                                 of what the rows are
     Value, UNCHANGED            Postgres text as bytes, None for NULL, UNCHANGED for what was not sent
@@ -28,7 +32,7 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
                                 how a change is refused that can never be applied: it becomes a dead letter
     WriteAgain                  how a commit asks for another pass over its batch at once
     UsageError, TransientError, TerminalError
-                                what else a sink raises; all are PgsluiceError
+                                what else a sink raises; all are PgsluiceError. WireError: a value is not of its type
     encode_lines, encode_copied the JSON lines that ``worker stdout`` prints
 
 For whoever reads lines, which have JSON Schemas too (see docs/reference/lines.md):
@@ -58,6 +62,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pgsluice.shared.config.declaration import read, settings
+    from pgsluice.shared.config.kinds import Kind
+    from pgsluice.shared.config.option import Option
     from pgsluice.shared.config.settings import WorkerSettings
     from pgsluice.shared.definitions.difference import (
         ColumnAdded,
@@ -72,7 +79,7 @@ if TYPE_CHECKING:
         TypeAltered,
         differences_of,
     )
-    from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError
+    from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError, UsageError, WireError
     from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY, OLD_ROW
     from pgsluice.shared.rows.changes import (
         DELETE,
@@ -126,6 +133,7 @@ if TYPE_CHECKING:
         Receipt,
         Sink,
     )
+    from pgsluice.worker.sinks.typed_rows import RowChange, copied_rows, row_changes
 
     __version__: str
 
@@ -157,9 +165,11 @@ __all__ = [
     "FlatLine",
     "JsonLine",
     "KeyAltered",
+    "Kind",
     "MessageChanges",
     "MissedChanges",
     "NotNullAltered",
+    "Option",
     "Partition",
     "PartitionAttached",
     "PartitionDetached",
@@ -174,6 +184,7 @@ __all__ = [
     "Rejection",
     "RenumberedSink",
     "ReplicaIdentity",
+    "RowChange",
     "Sink",
     "Table",
     "TableChanges",
@@ -194,24 +205,32 @@ __all__ = [
     "TypeDefined",
     "UsageError",
     "Value",
+    "WireError",
     "WorkerSettings",
     "WriteAgain",
     "__version__",
     "as_changes",
     "current_rows",
+    "copied_rows",
     "differences_of",
     "encode_copied",
     "encode_lines",
+    "read",
     "register",
+    "row_changes",
+    "settings",
 ]
 
 _MODULES = {
+    "shared.config.declaration": ("read", "settings"),
+    "shared.config.kinds": ("Kind",),
+    "shared.config.option": ("Option",),
     "shared.config.settings": ("WorkerSettings",),
     "shared.definitions.difference": (
         *("TableRenamed", "ColumnAdded", "ColumnPublished", "ColumnDropped", "ColumnRenamed", "TypeAltered", "NotNullAltered"),
         *("KeyAltered", "PartitionAttached", "PartitionDetached", "differences_of"),
     ),
-    "shared.errors": ("PgsluiceError", "TerminalError", "TransientError", "UsageError"),
+    "shared.errors": ("PgsluiceError", "TerminalError", "TransientError", "UsageError", "WireError"),
     "shared.pgoutput.messages": ("NO_OLD_ROW", "OLD_KEY", "OLD_ROW"),
     "shared.rows.changes": (
         *("DELETE", "INSERT", "UPDATE"),
@@ -239,6 +258,7 @@ _MODULES = {
         *("NOTHING_APPLIED", "Applied", "Delivery", "MissedChanges", "Partition", "PartitionWriter", "Receipt"),
         *("Sink", "DefinitionUse"),
     ),
+    "worker.sinks.typed_rows": ("RowChange", "copied_rows", "row_changes"),
 }
 """Where the names above are, which a type checker reads and a program imports at their first use."""
 

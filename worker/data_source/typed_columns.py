@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_type
 
 from pgsluice.rules.value_text import array_elements
 from pgsluice.shared.rows.arrow_text import arrow_values, numeric_size
@@ -72,6 +73,11 @@ def spark_type(column: Column) -> spark.DataType:
     if column.type_name.endswith("[]") and column.type_oid != _BOX_ARRAY:
         return spark.ArrayType(_scalar_type(_ELEMENTS.get(column.type_oid, 0), column.typmod))
     return _scalar_type(column.type_oid, column.typmod)
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Arrow's form of the same."""
+    return to_arrow_type(spark_type(column), timezone="UTC")
 
 
 def _scalar_type(oid: int, typmod: int) -> spark.DataType:

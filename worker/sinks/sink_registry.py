@@ -4,30 +4,29 @@ A kind is a package. Its module ``options`` holds ``SINK``, a ``SinkKind``; that
 options that a configuration file may hold, so it must load no library. All else of a sink is imported when a worker starts
 with it.
 
-A class is called with the worker's settings and the user's options (texts by name, ``sink-option``) and makes a ``Sink``
-(``worker.sinks.sink``). Its module may stand in the directory where the worker is started, or anywhere on Python's path; Spark's
-tasks on this machine find it in the same places, those on others need it installed there.
+A class is called with the worker's settings and the user's options (``sink-option``; ``shared.own_class`` reads them) and makes
+a ``Sink`` (``worker.sinks.sink``).
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pgsluice.shared.config.declaration import read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import UsageError
+from pgsluice.shared.own_class import find_class, is_class_name, made_of
 from pgsluice.shared.preflight.finding import Finding, Findings, Subject
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.sink import Delivery, Sink
 
-SinkClass = Callable[[WorkerSettings, Mapping[str, str]], Sink]
+HOW_TO_GIVE = "give --sink-option NAME=VALUE, or a line below sink-option: in the file"
+"""An option of a sink of one's own."""
 
 _METHODS = ("open", "writer", "commit", "finish_copy", "close")
 
@@ -45,10 +44,7 @@ SINKS = {
 """Kind → package."""
 
 
-def is_sink_class(name: str) -> bool:
-    """Whether ``name`` has the form ``module:Class``."""
-    module, colon, attribute = name.partition(":")
-    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+is_sink_class = is_class_name
 
 
 def default_name(sink_class: str) -> str:
@@ -57,40 +53,15 @@ def default_name(sink_class: str) -> str:
 
 
 def load_sink(name: str, worker: WorkerSettings, options: Mapping[str, str]) -> Sink:
-    """The sink that the class makes. Raises UsageError when ``name`` names none; what the class raises passes through."""
-    _share_path_with_tasks()
-    sink = _find(name)(worker, options)
+    """The sink that the class makes. Raises UsageError when ``name`` names none, or its options are not right; what the class
+    raises passes through."""
+    sink: Sink = made_of("sink", name, find_class("sink", name), options, worker, how=HOW_TO_GIVE)
     missing = [method for method in _METHODS if not callable(getattr(sink, method, None))]
     if not isinstance(getattr(sink, "delivery", None), Delivery):
         missing.append("delivery")
     if missing:
         raise UsageError(f"sink {name} lacks {', '.join(missing)}", "see the protocol in worker/sinks/sink.py")
     return sink
-
-
-def _find(name: str) -> SinkClass:
-    module_name, _, attribute = name.partition(":")
-    try:
-        module: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"sink {name} cannot be loaded: there is no module '{error.name}'",
-            "start the worker in the directory that holds it, set PYTHONPATH, or install it",
-        ) from None
-    sink_class = getattr(module, attribute, None)
-    if not callable(sink_class):
-        raise UsageError(f"sink {name} cannot be loaded: '{attribute}' is no class of {module.__file__}", "check its spelling")
-    return cast(SinkClass, sink_class)
-
-
-def _share_path_with_tasks() -> None:
-    """Python looks for scripts' modules in the script's directory, which for us is where programs are installed."""
-    directory = os.getcwd()
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    path = os.environ.get("PYTHONPATH", "")
-    if directory not in path.split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, path)))  # the JVM hands it on to Python workers
 
 
 @settings

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from pgsluice.console.program import program
 from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from pgsluice.worker.sinks.sink_registry import default_name, is_sink_class, load_sink
@@ -52,6 +55,67 @@ def test_a_module_in_the_working_directory_is_found_here_and_by_the_processes_th
     assert os.environ["PYTHONPATH"] == os.pathsep.join((str(directory), "/elsewhere"))
     found = [sys.executable, "-c", "import importlib.util as util; print(util.find_spec('own_sink').origin)"]
     assert subprocess.check_output(found, cwd="/", text=True).strip() == str(directory / "own_sink.py")
+
+
+DECLARING = """
+from pgsluice import Kind, Option, read, settings
+
+@settings
+class Options:
+    path: str = read(Option("path", Kind.TEXT, "File that holds the rows", "rows.db", required=True))
+    most_rows: int = read(Option("most-rows", Kind.NUMBER, "Rows of one statement", "500", "100", minimum=1, maximum=1000))
+
+class OwnSink:
+    options = Options
+    def __init__(self, worker, options):
+        raise ValueError(f"{worker.group} {options.path} {options.most_rows!r}")
+
+class OlderSink:
+    def __init__(self, worker, options):
+        options.get("note")
+        options["path"]
+
+class Plain:
+    def __init__(self):
+        pass
+"""
+
+
+@pytest.fixture
+def declaring(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (directory / "declaring.py").write_text(DECLARING)
+    monkeypatch.delitem(sys.modules, "declaring", raising=False)
+
+
+@pytest.mark.usefixtures("declaring")
+def test_a_class_is_told_the_options_that_it_declares_in_their_types() -> None:
+    with pytest.raises(ValueError, match=r"^orders here\.db 7$"):
+        load_sink("declaring:OwnSink", SETTINGS, {"path": "here.db", "most-rows": "7"})
+
+
+@pytest.mark.usefixtures("declaring")
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("OwnSink", {}, "sink declaring:OwnSink: path is not set: .*rows.db.*--sink-option NAME=VALUE"),
+        ("OwnSink", {"path": "a", "pth": "b"}, "no option 'pth': did you mean 'path'.*--sink-option"),
+        ("OwnSink", {"path": "a", "most-rows": "many"}, "most-rows 'many' .*is not a whole number"),
+        ("OwnSink", {"path": "a", "most-rows": "1001"}, "most-rows .*1001"),
+        ("OlderSink", {}, "sink declaring:OlderSink needs the option 'path', which was not given: give --sink-option"),
+        ("Plain", {}, "sink declaring:Plain takes other arguments than the 2 it is given"),
+    ],
+)
+def test_an_option_that_is_missing_unknown_or_malformed_is_a_usage_error(name: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_sink(f"declaring:{name}", SETTINGS, options)
+
+
+@pytest.mark.usefixtures("declaring")
+def test_help_lists_the_options_that_a_class_declares() -> None:
+    shown = CliRunner().invoke(program, ["worker", "declaring:OwnSink", "--help"]).output
+    assert re.search(r"path=TEXT +File that holds the rows \[required\]", shown)
+    assert re.search(r"most-rows=NUMBER +Rows of one statement \[default 100\]", shown)
+    assert "Options of the sink" not in CliRunner().invoke(program, ["worker", "declaring:OlderSink", "--help"]).output
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Rows of a message as Python values, one after the other, for a sink that wants no columns of text.
+
+A column's type says what its values are: bool, int, float, Decimal, date, datetime (with UTC for timestamptz, else without a
+zone), bytes, lists of these, None for NULL. Everything else is the server's text, and so is a value that its type cannot hold: an
+infinite time, a year before 1 or after 9999, an array of several dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple, assert_never
+
+from pgsluice.shared.errors import WireError
+from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY
+from pgsluice.shared.rows.changes import DELETE, CopiedRows, DefinitionChange, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.wire.position import Position
+from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Value
+from pgsluice.worker.data_source.typed_columns import arrow_type, fitting_column
+from pgsluice.worker.sinks.lines.json_lines import as_changes
+
+_NUMERIC = 1700
+
+TypedRow = dict[str, Any]
+"""By the columns' names, without those that were not sent."""
+
+
+class RowChange(NamedTuple):
+    """``operation`` is INSERT, UPDATE or DELETE. ``new`` is None for a DELETE; ``old`` is the old row as far as it was sent, None
+    when it was not."""
+
+    position: Position
+    operation: int
+    table: Table
+    new: TypedRow | None
+    old: TypedRow | None
+
+    @property
+    def key(self) -> TypedRow:
+        """What identifies the row from here on, or until here when it is deleted. Empty where the table has no key."""
+        return self._key_of((self.old or {}) if self.new is None else self.new)
+
+    @property
+    def key_before(self) -> TypedRow:
+        """What identified the row before the change; another key than ``key`` when an update changed it."""
+        return self.key | self._key_of(self.old or {})
+
+    def _key_of(self, row: TypedRow) -> TypedRow:
+        names = [self.table.columns[index].name for index in self.table.key]
+        return {name: row[name] for name in names if name in row}
+
+
+def row_changes(message: MessageChanges) -> list[RowChange | Truncation]:
+    """The changes of a message in commit order, without definitions. Raises WireError for a value that is not of its type."""
+    positions = [each.position(index) for each in message.transactions for index in range(each.first_change, each.end_change)]
+    placed: list[tuple[int, RowChange | Truncation]] = []
+    for part in message.parts:
+        match part:
+            case TableChanges():
+                placed += zip(part.change_indexes, _changes(part, positions), strict=True)
+            case Truncation():
+                placed.append((part.change_index, part))
+            case DefinitionChange():
+                pass  # apply_ddl is told of it
+            case unreachable:
+                assert_never(unreachable)
+    return [change for _, change in sorted(placed, key=lambda each: each[0])]
+
+
+def copied_rows(copied: CopiedRows) -> list[TypedRow]:
+    """The rows that a snapshot copied, in order; none where the table is copied again (``copied.restarts``)."""
+    if not copied.rows:
+        return []
+    return _rows(copied.table, as_changes(copied).new, copied.rows)
+
+
+def _changes(part: TableChanges, positions: Sequence[Position]) -> list[RowChange]:
+    count = len(part)
+    kinds = bytes([NO_OLD_ROW]) * count if part.old_kinds is None else part.old_kinds
+    old = [{}] * count if part.old is None else _rows(part.table, part.old, count)
+    new = _rows(part.table, part.new, count)
+    identity = {column.name for column in part.table.columns if column.identity_key}
+    changes = []
+    for row, (index, operation, kind) in enumerate(zip(part.change_indexes, part.operations, kinds, strict=True)):
+        sent = None if kind == NO_OLD_ROW else old[row]
+        if sent is not None and kind == OLD_KEY:
+            sent = {name: value for name, value in sent.items() if name in identity}
+        now = None if operation == DELETE else _filled(part.table, new[row], sent or {})
+        changes.append(RowChange(positions[index], operation, part.table, now, sent))
+    return changes
+
+
+def _filled(table: Table, row: TypedRow, old: TypedRow) -> TypedRow:
+    """With what the old row holds of values that were not sent, in the order of the columns."""
+    names = (column.name for column in table.columns)
+    return {name: row[name] if name in row else old[name] for name in names if name in row or name in old}
+
+
+def _rows(table: Table, columns: Sequence[Sequence[Value]], count: int) -> list[TypedRow]:
+    rows: list[TypedRow] = [{} for _ in range(count)]
+    for column, values in zip(table.columns, columns, strict=True):
+        sent = [row for row, value in enumerate(values) if value is not UNCHANGED]
+        typed = _typed(table, column, [value for value in values if value is not UNCHANGED])
+        for row, value in zip(sent, typed, strict=True):
+            rows[row][column.name] = value
+    return rows
+
+
+def _typed(table: Table, column: Column, values: Sequence[bytes | None]) -> list[Any]:
+    try:
+        if column.type_oid == _NUMERIC:
+            return [None if value is None else Decimal(value.decode("ascii")) for value in values]
+        typed, misfits = fitting_column(values, arrow_type(column))
+        found: list[Any] = typed.to_pylist()
+        for place in misfits:
+            text = values[place]
+            found[place] = None if text is None else text.decode()
+        return found
+    except (ValueError, ArithmeticError):
+        raise WireError(f"a value of {table.qualified_name}.{column.name} is not of its type {column.type_name}") from None
