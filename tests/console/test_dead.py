@@ -9,7 +9,7 @@ from pgsluice.shared.broker.dead_letter_stream import StoredLetter
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.position import LSN, Position
-from tests.changes_builder import Change, Truncate, insert, table, transaction, update
+from pgsluice.testing.changes_builder import Change, Truncate, insert, table, transaction, update
 from tests.worker.encoded_changes import body_of
 
 ORDERS = table("public.orders", "id bigint", "note text")

@@ -19,14 +19,14 @@ from pgsluice.shared.broker.worker_records import LeaseRecord, lease_key
 from pgsluice.shared.config.settings import DropSettings
 from pgsluice.shared.errors import TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import batch
 from pgsluice.worker.sinks.nats.sink import NatsSink
 from tests.replicated_group import Group
 from tests.replicator.definitions.captured import install
 from tests.servers.child import free_port
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.nats.target import nats_settings
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import batch
 
 
 def settings(replication: Group) -> DropSettings:

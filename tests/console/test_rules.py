@@ -12,8 +12,8 @@ import pytest
 
 from pgsluice.console.program import run
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.changes_builder import delete, insert, message, table, update
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
-from tests.changes_builder import delete, insert, message, table, update
 from tests.servers import Database
 
 RULES = """\

@@ -30,7 +30,7 @@ from pgsluice.shared.units.unit_wait import STAND_BY_S
 from pgsluice.shared.wire.dead_letter import DeadLetter, now
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
-from tests.changes_builder import insert, table, transaction
+from pgsluice.testing.changes_builder import insert, table, transaction
 from tests.servers import NatsServer, PgsluiceProcess
 from tests.waiting import DeadlineError, wait_until
 from tests.worker.encoded_changes import body_of

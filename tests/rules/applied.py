@@ -15,7 +15,7 @@ from pgsluice.rules.ruleset import RuleSet
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, TableChanges
 from pgsluice.shared.wire.table import Value
-from tests.changes_builder import Change, message
+from pgsluice.testing.changes_builder import Change, message
 
 _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
-from tests.changes_builder import Change, delete, insert, table, update
+from pgsluice.testing.changes_builder import Change, delete, insert, table, update
 
 Row = tuple[Value, ...]
 Step = tuple[bytes, bytes, bool, Value, Value, Value]

@@ -10,7 +10,7 @@ import pytest
 
 from pgsluice.rules.ruleset import RuleSet
 from pgsluice.shared.wire.table import Value
-from tests.changes_builder import insert, table
+from pgsluice.testing.changes_builder import insert, table
 from tests.misses import no_misses
 from tests.rules.applied import load, seen
 from tests.source_code import sources, tree

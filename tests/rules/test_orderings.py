@@ -15,7 +15,7 @@ from pgsluice.rules.truth import FALSE, NULL, TRUE
 from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.rows.copy_text import decode_rows
 from pgsluice.shared.wire.table import Table, Value
-from tests.changes_builder import insert, message, table
+from pgsluice.testing.changes_builder import insert, message, table
 from tests.servers import Database
 
 ASCENDING = {

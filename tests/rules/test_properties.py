@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pgsluice.rules.ruleset import RuleSet
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
-from tests.changes_builder import Change
+from pgsluice.testing.changes_builder import Change
 from tests.rules.applied import Seen, rules, seen
 from tests.rules.people import ADULT, FILTERS, TABLES, Row, Step, stream
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.rules.regex_replace import regex_replace
-from tests.changes_builder import insert, table
+from pgsluice.testing.changes_builder import insert, table
 from tests.rules.applied import rejected, rules
 
 HOSTILE = "(?=x)^(x|xx)+$"

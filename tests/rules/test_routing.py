@@ -13,7 +13,7 @@ from pgsluice.rules.transformation_files import load_routing
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
-from tests.changes_builder import delete, insert, message, table, truncate, update
+from pgsluice.testing.changes_builder import delete, insert, message, table, truncate, update
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "routing.md"
 

@@ -8,7 +8,7 @@ import pytest
 
 from pgsluice.rules.rules_file import load_rules
 from pgsluice.shared.errors import UsageError
-from tests.changes_builder import insert, table
+from pgsluice.testing.changes_builder import insert, table
 from tests.pg_flo_rules import ROOTLESS_RULES
 from tests.rules.applied import Seen, load, rules, seen
 

@@ -10,7 +10,7 @@ import pytest
 from pgsluice.rules.ruleset import NO_RULES
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
-from tests.changes_builder import insert, table
+from pgsluice.testing.changes_builder import insert, table
 from tests.rules.applied import Seen, load, rules, seen
 
 MASK = "{type: transform, column: name, parameters: {type: mask}}"

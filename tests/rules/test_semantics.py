@@ -6,7 +6,7 @@ import pytest
 
 from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
-from tests.changes_builder import delete, insert, message, table, update
+from pgsluice.testing.changes_builder import delete, insert, message, table, update
 from tests.rules.applied import Seen, rejected, rules, seen
 
 COLUMNS = ("id bigint", "name text", "age integer", "tags text[]")

@@ -14,7 +14,7 @@ from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.rows.changes import DELETE, INSERT, UPDATE, CopiedRows, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.rows.copy_text import decode_rows
 from pgsluice.shared.wire.table import Table, Value
-from tests.changes_builder import copied, delete, insert, message, restart, table, truncate, update
+from pgsluice.testing.changes_builder import copied, delete, insert, message, restart, table, truncate, update
 
 USERS = table("public.users", "id bigint", "email text", "age integer")
 ORDERS = replace(table("public.orders", "id bigint", "note text"), oid=2)

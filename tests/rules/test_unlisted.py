@@ -16,7 +16,7 @@ from pgsluice.shared.rows.changes import DefinitionChange, TableChanges, Truncat
 from pgsluice.shared.wire.definition import TableDefined
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
-from tests.changes_builder import copied, delete, insert, message, table, truncate, update
+from pgsluice.testing.changes_builder import copied, delete, insert, message, table, truncate, update
 from tests.rules.applied import Seen, load, seen
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
 

@@ -1,4 +1,4 @@
-"""Bodies of stream messages made of the changes that ``tests.changes_builder`` makes."""
+"""Bodies of stream messages made of the changes that ``pgsluice.testing.changes_builder`` makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgsluice.shared.wire.message import DDL_PREFIX, Descriptor, encode_body
 from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from tests.changes_builder import AnyChange, Change, TransactionPart, Truncate
+from pgsluice.testing.changes_builder import AnyChange, Change, TransactionPart, Truncate
 
 
 def body_of(*transactions: TransactionPart) -> bytes:

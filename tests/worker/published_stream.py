@@ -16,7 +16,7 @@ from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
-from tests.changes_builder import insert, table, transaction
+from pgsluice.testing.changes_builder import insert, table, transaction
 from tests.worker.encoded_changes import body_of
 from tests.worker.sinks.settings import worker_settings
 

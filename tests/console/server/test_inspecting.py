@@ -19,7 +19,7 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.errors import UsageError
-from tests.changes_builder import insert, message, table
+from pgsluice.testing.changes_builder import insert, message, table
 from tests.console.server.served import Served
 from tests.replicated_group import Group
 from tests.servers import NatsServer, PostgresServer

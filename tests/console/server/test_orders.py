@@ -17,7 +17,7 @@ from pgsluice.shared.broker.table_orders import ORDERS, note_done
 from pgsluice.shared.wire.dead_letter import DeadLetter, now
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
-from tests.changes_builder import insert, table, transaction
+from pgsluice.testing.changes_builder import insert, table, transaction
 from tests.console.server.served import Served
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket

@@ -9,7 +9,7 @@ from pgsluice.console.units.table_pauses import TablePause, check_sinks, chosen_
 from pgsluice.shared.broker.worker_records import WorkerReport
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.units.paused_tables import PausedTable, PausedTables
-from tests.changes_builder import table
+from pgsluice.testing.changes_builder import table
 
 PUBLISHED = [table("orders", "id bigint"), table("items", "id bigint")]
 PAUSE = TablePause(("orders",), is_wanted=True)

@@ -57,7 +57,7 @@ from pgsluice.shared.units.desired_state import DesiredState
 from pgsluice.shared.units.paused_tables import PAUSED_TABLES, PausedTables
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
-from tests.changes_builder import table
+from pgsluice.testing.changes_builder import table
 from tests.servers import NatsServer
 from tests.shared.broker.turns import Actor, Facts, History, Known, SharedBucket, SkewedTime, play, skewed_now
 

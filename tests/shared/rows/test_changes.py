@@ -6,7 +6,7 @@ import pytest
 
 from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.shared.wire.position import LSN, Position
-from tests.changes_builder import delete, insert, message_of, table, transaction, truncate, update
+from pgsluice.testing.changes_builder import delete, insert, message_of, table, transaction, truncate, update
 
 ORDERS = table("orders", "id bigint", "note text")
 LINES = table("lines", "id bigint")

@@ -31,7 +31,7 @@ from pgsluice.shared.wire.message import (
     split_body,
 )
 from pgsluice.shared.wire.position import LSN, Position
-from tests.changes_builder import table
+from pgsluice.testing.changes_builder import table
 from tests.zstd_frame import frame_of
 
 HEADERS = MessageHeaders(Position(LSN(0x10), 1), Position(LSN(0x20), 7), LSN(0x28), settled=12, total_bytes=3_000, ddl=9)

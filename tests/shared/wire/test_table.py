@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table
-from tests.changes_builder import table
+from pgsluice.testing.changes_builder import table
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 OID = st.integers(0, 2**32 - 1)

@@ -27,6 +27,7 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position, format_lsn
 from pgsluice.shared.wire.snapshot_message import EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER, SnapshotHeaders, encode_table
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.changes_builder import Change, delete, insert, table, transaction, update
 from pgsluice.worker.batches.broker_connection import BrokerConnection, process_connection
 from pgsluice.worker.batches.ownership import OwnershipLedger
 from pgsluice.worker.batches.planner import BatchPlanner, Bell, Copies, Place, PlannedBatch
@@ -37,7 +38,6 @@ from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.lines import json_lines
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Lane, Partition, Receipt
-from tests.changes_builder import Change, delete, insert, table, transaction, update
 from tests.worker.encoded_changes import body_of
 from tests.worker.published_copy import SETTINGS as SNAPSHOT_STREAM
 from tests.worker.published_copy import snapshot_record

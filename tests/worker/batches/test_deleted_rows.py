@@ -14,9 +14,9 @@ from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.rows.copy_text import decode_rows
 from pgsluice.shared.wire.run_mark import RunMark
 from pgsluice.shared.wire.table import Value
+from pgsluice.testing.changes_builder import begins_run, of_run, table
 from pgsluice.worker.batches.deleted_rows import check_deletes, split_deleted
 from pgsluice.worker.dead_letters.letter import copied_row_body
-from tests.changes_builder import begins_run, of_run, table
 
 ITEMS = table("public.items", "id bigint", "note text", "gone_at timestamptz")
 FLAGGED = table("public.flagged", "note text", "id bigint", "gone boolean", key=("id",))

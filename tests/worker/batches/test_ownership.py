@@ -19,9 +19,9 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, format_lsn
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.changes_builder import TransactionPart, delete, insert, message_of, table, transaction, truncate, update
 from pgsluice.worker.batches.ownership import EVERYTHING, NEVER_COPIED, Copy, Ownership, OwnershipLedger
 from pgsluice.worker.sinks.sink import Lane
-from tests.changes_builder import TransactionPart, delete, insert, message_of, table, transaction, truncate, update
 from tests.servers import NatsServer
 
 COPY_LSN = 5000

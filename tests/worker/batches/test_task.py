@@ -19,6 +19,7 @@ from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
+from pgsluice.testing.changes_builder import insert, table, transaction
 from pgsluice.worker.batches import task_steps
 from pgsluice.worker.batches.broker_connection import process_connection
 from pgsluice.worker.batches.ownership import NEVER_COPIED
@@ -29,7 +30,6 @@ from pgsluice.worker.batches.task_steps import listen_to_steps
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.sinks.sink import Applied, Lane, Partition
-from tests.changes_builder import insert, table, transaction
 from tests.freed_memory import KEPT_BYTES, keep_freed_memory, resident_bytes
 from tests.servers import NatsServer
 from tests.waiting import wait_on_loop

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.testing.changes_builder import copied, delete, insert, message, table, update
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes, unreadable_copied
-from tests.changes_builder import copied, delete, insert, message, table, update
 
 PLACES = table("public.places", "id bigint")
 PEOPLE = table("public.people", "id bigint", "name text", "note text", identity=ReplicaIdentity.FULL)

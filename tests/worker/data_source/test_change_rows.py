@@ -13,10 +13,10 @@ from pyspark.sql.types import DataType, StringType, StructType
 
 from pgsluice.shared.rows.changes import MessageChanges, Transaction
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
+from pgsluice.testing.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from pgsluice.worker.data_source.change_rows import ChangeRows, gathered
 from pgsluice.worker.data_source.data_source import change_schema
 from pgsluice.worker.data_source.typed_columns import NUMBER, row_type
-from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 
 ORDERS = table("shop.orders", "id bigint", "note text", "large text")
 FULL = table("shop.orders", "id bigint", "note text", "large text", identity=ReplicaIdentity.FULL)

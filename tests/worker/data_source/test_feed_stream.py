@@ -17,11 +17,11 @@ from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import HistoryError, MissingMessagesError, StreamBehindError, TerminalError, UsageError
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, POSTGRES_EPOCH, Anchor, Position
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.batches.broker_connection import BrokerConnection, OwnConnection
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.data_source.feed_stream import FeedOffset, FeedRange, FeedStream, check_follows
 from pgsluice.worker.data_source.read_options import read_settings
-from tests.changes_builder import table
 from tests.servers import NatsServer
 
 SETTINGS = StreamSettings(replicas=1, placement_tags=(), max_bytes=1 << 24, compression="none", retention_s=60)

@@ -20,6 +20,8 @@ from pgsluice.shared.errors import TransientError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.names import GroupNames, replay_name
 from pgsluice.shared.wire.table import ReplicaIdentity, Table, Value
+from pgsluice.testing.batch import STREAM_CREATED, write_partition
+from pgsluice.testing.changes_builder import AnyChange, Change, delete, insert, table, transaction, truncate, update
 from pgsluice.worker.batches.ownership import NEVER_COPIED
 from pgsluice.worker.dead_letters.filter import DeadLetterFilter, DiscardingWriter
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
@@ -29,9 +31,7 @@ from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, PartitionWriter, Receipt
-from tests.changes_builder import AnyChange, Change, delete, insert, table, transaction, truncate, update
 from tests.worker.encoded_changes import body_of, decoded
-from tests.worker.sinks.batch import STREAM_CREATED, write_partition
 from tests.worker.sinks.postgres.conftest import Target
 
 KEYED = table("public.prices", "id bigint", "title text", "price integer")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.shared.broker.dead_letter_stream import StoredLetter
+from pgsluice.testing.changes_builder import insert, table, truncate, update
 from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
-from tests.changes_builder import insert, table, truncate, update
 from tests.console.test_dead import LETTERS, ORDERS, stored
 
 

@@ -11,10 +11,10 @@ from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import DeadLetter, copied_position
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.testing.changes_builder import TransactionPart, copied, delete, insert, table, transaction, truncate, update
 from pgsluice.worker.dead_letters.exclusions import Exclusions, table_key
 from pgsluice.worker.dead_letters.filter import DeadLetterFilter
 from pgsluice.worker.dead_letters.rejection import Rejection
-from tests.changes_builder import TransactionPart, copied, delete, insert, table, transaction, truncate, update
 from tests.worker.encoded_changes import body_of, decoded
 
 ORDERS = table("public.orders", "id bigint", "note text")

@@ -16,6 +16,7 @@ from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.changes_builder import Change, insert, table, transaction, update
 from pgsluice.worker.batches.ownership import NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.dead_letters.exclusions import table_key
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
@@ -25,7 +26,6 @@ from pgsluice.worker.dead_letters.task_report import TaskReport
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES
 from pgsluice.worker.sinks.sink import Applied
-from tests.changes_builder import Change, insert, table, transaction, update
 from tests.servers import Database, NatsServer
 from tests.worker.encoded_changes import body_of
 from tests.worker.sinks.postgres.conftest import Target

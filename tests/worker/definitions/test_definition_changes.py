@@ -29,6 +29,9 @@ from pgsluice.shared.wire.message import DDL_PREFIX
 from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.changes_builder import copied, insert, update
+from pgsluice.testing.changes_builder import message as builder_message
+from pgsluice.testing.changes_builder import table as builder_table
 from pgsluice.worker.batches.ownership import EVERYTHING, NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes
 from pgsluice.worker.dead_letters.exclusions import touched_rows
@@ -39,9 +42,6 @@ from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition
 from pgsluice.worker.sinks.sink import Lane
 from pgsluice.worker.sinks.webhook.placed_lines import BARRIER
 from pgsluice.worker.sinks.webhook.writer import ChosenLanes
-from tests.changes_builder import copied, insert, update
-from tests.changes_builder import message as builder_message
-from tests.changes_builder import table as builder_table
 from tests.shared.pgoutput.bodies import body_of
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
 

@@ -22,13 +22,13 @@ from pgsluice.shared.wire.definition import DefinitionUnknown, TableDefined, Tab
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.testing.changes_builder import insert, message, table
 from pgsluice.worker.batches.ownership import Copy, Ownership
 from pgsluice.worker.definitions import worker_definitions
 from pgsluice.worker.definitions.arrivals import Arrival, arrivals_of, given_in_place
 from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.sinks.sink import Delivery, Lane, Receipt, Sink
-from tests.changes_builder import insert, message, table
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.changes_builder import insert, update
+from pgsluice.testing.changes_builder import insert, update
+from pgsluice.testing.tried_batches import ACCOUNTS
 from tests.end_to_end.once import Outcome, apply, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.kafka import RealKafka
 from tests.worker.kafka_source.written_topic import WrittenTopic
-from tests.worker.sinks.tried_batches import ACCOUNTS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, write
+from pgsluice.testing.changes_builder import delete, insert, message, update
+from pgsluice.testing.tried_batches import ACCOUNTS
 from pgsluice.worker.sinks.sink import Receipt
-from tests.changes_builder import delete, insert, message, update
 from tests.servers.kafka import RealKafka
 from tests.servers.maven import server_jars
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, write
 from tests.worker.sinks.kafka.cluster import KafkaDestination
-from tests.worker.sinks.tried_batches import ACCOUNTS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 

@@ -14,10 +14,10 @@ from pgsluice.shared.wire.kafka_record import NO_TRANSACTION, encode_record
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.position import LSN, Anchor, Position
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.changes_builder import insert, message, table
 from pgsluice.worker.kafka_source.range_index import LONGEST_INTERVAL_S, LOOK_INTERVAL_S, IndexEnd, look_interval_s
 from pgsluice.worker.kafka_source.range_reader import body_of_records
 from pgsluice.worker.kafka_source.topic_ends import check_goes_on, check_same_topic
-from tests.changes_builder import insert, message, table
 
 ORDERS = table("shop.orders", "id bigint", "note text")
 WIDER = table("shop.orders", "id bigint", "note text", "more text")

@@ -8,11 +8,12 @@ import pytest
 
 from pgsluice.shared.errors import HistoryError
 from pgsluice.shared.kafka.kafka_settings import KafkaSettings
+from pgsluice.testing.changes_builder import insert
+from pgsluice.testing.tried_batches import ACCOUNTS
 from pgsluice.worker.kafka_source import record_sizes
 from pgsluice.worker.kafka_source.range_index import RANGE_BYTES
 from pgsluice.worker.kafka_source.record_fetcher import Measured
 from pgsluice.worker.kafka_source.record_sizes import RecordSizes
-from tests.changes_builder import insert
 from tests.servers import NatsServer
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
@@ -20,7 +21,6 @@ from tests.worker.kafka_source.test_index_trimmed import index_of
 from tests.worker.kafka_source.test_record_fetcher import Written
 from tests.worker.kafka_source.written_topic import WrittenTopic
 from tests.worker.sinks.kafka.cluster import cluster_settings
-from tests.worker.sinks.tried_batches import ACCOUNTS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 

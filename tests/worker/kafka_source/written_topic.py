@@ -9,15 +9,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
-from tests.changes_builder import AnyChange, insert, message
+from pgsluice.testing.batch import apply as apply_batch
+from pgsluice.testing.changes_builder import AnyChange, insert, message
+from pgsluice.testing.tried_batches import ACCOUNTS
 from tests.end_to_end.once import Outcome, apply, succeed
 from tests.servers import Database, NatsServer
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
 from tests.worker.kafka_source.second_hop import second_hop
-from tests.worker.sinks.batch import apply as apply_batch
 from tests.worker.sinks.kafka.cluster import KafkaDestination
-from tests.worker.sinks.tried_batches import ACCOUNTS
 
 ANSWER_S = 60.0
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges, Transaction, Truncation
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.metrics.batch_figures import MOST_COMMITS, BatchFigures, FigureCount, TaskFigures, timed
-from tests.changes_builder import table
 
 ORDERS = table("orders", "id bigint")
 ARCHIVE = replace(ORDERS, name="archive")

@@ -14,9 +14,9 @@ from pgsluice.shared.errors import HistoryError, StreamBehindError
 from pgsluice.shared.wire.message import WHOLE, Chunk, MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor, Position
+from pgsluice.testing.changes_builder import insert, table, transaction
 from pgsluice.worker.positions.check import Start, check_goes_on, check_snapshot_position, find_start
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, CatchUp, Lane
-from tests.changes_builder import insert, table, transaction
 from tests.servers import NatsServer
 from tests.worker.encoded_changes import body_of
 from tests.zstd_frame import frame_of

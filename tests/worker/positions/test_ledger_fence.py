@@ -16,13 +16,13 @@ from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.batches.ownership import NEVER_COPIED, Ownership, OwnershipLedger
 from pgsluice.worker.batches.planning import SequenceRange
 from pgsluice.worker.batches.task import PartitionTask
 from pgsluice.worker.dead_letters.exclusions import Exclusions
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.sinks.sink import Lane
-from tests.changes_builder import table
 from tests.servers import NatsServer
 from tests.worker.task_receipts import receipts
 

@@ -15,10 +15,7 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.worker.sinks.abilities import RenumberedSink
-from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, Sink
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, update
-from tests.worker.sinks.batch import (
+from pgsluice.testing.batch import (
     STREAM_CREATED,
     apply,
     apply_copied,
@@ -27,7 +24,8 @@ from tests.worker.sinks.batch import (
     write_copied_partition,
     write_partition,
 )
-from tests.worker.sinks.tried_batches import (
+from pgsluice.testing.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, update
+from pgsluice.testing.tried_batches import (
     ACCOUNTS,
     EVENTS,
     LARGE_NOTE,
@@ -37,6 +35,8 @@ from tests.worker.sinks.tried_batches import (
     events,
     position,
 )
+from pgsluice.worker.sinks.abilities import RenumberedSink
+from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, PartitionWriter, Receipt, Sink
 
 
 class Destination(Protocol):

@@ -9,11 +9,11 @@ import pytest
 
 from pgsluice.shared.rows.changes import MessageChanges, Part, TableChanges
 from pgsluice.shared.wire.position import LSN, Position
+from pgsluice.testing.batch import Batch, apply
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.sink import Applied, Sink
-from tests.worker.sinks.batch import Batch, apply
 from tests.worker.sinks.contract import Destination, SinkContract
-from tests.worker.sinks.tried_batches import batch, events, position
 from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 

@@ -17,22 +17,22 @@ from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.definition import TableDefined
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.testing.batch import STREAM_CREATED, apply, with_definitions, write
+from pgsluice.testing.changes_builder import insert, message, table
+from pgsluice.testing.tried_batches import followed_accounts
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.sink import Sink
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
-from tests.changes_builder import insert, message, table
 from tests.servers import Database, NatsServer
 from tests.state_bucket import ensure_bucket
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
-from tests.worker.sinks.batch import STREAM_CREATED, apply, with_definitions, write
 from tests.worker.sinks.contract import SinkContract, broken_off
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink, SqliteTables
-from tests.worker.sinks.tried_batches import followed_accounts
 from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 

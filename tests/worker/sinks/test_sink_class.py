@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from pgsluice.console.program import program
 from pgsluice.shared.errors import UsageError
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message, table
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from pgsluice.worker.sinks.sink_registry import default_name, is_sink_class, load_sink
-from tests.changes_builder import insert, message, table
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink
 

@@ -17,6 +17,9 @@ from pgsluice.shared.broker import bucket
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import Cause, ConsumerGoneError, TerminalError, TransientError
 from pgsluice.shared.process.pulse import Pulse, Wait
+from pgsluice.testing.batch import STREAM_CREATED, apply, write, write_partition
+from pgsluice.testing.changes_builder import copied
+from pgsluice.testing.tried_batches import EVENTS, LARGE_NOTE, batch, events, position
 from pgsluice.worker.positions.bucket import BucketPositions
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
 from pgsluice.worker.sinks.lines.line_output import RECEIPT_BYTES, WRITE_BYTES
@@ -24,15 +27,12 @@ from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Rece
 from pgsluice.worker.sinks.stdout import reader_watch
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import LineWriter, StdoutSink
-from tests.changes_builder import copied
 from tests.servers import NatsServer
 from tests.servers.program import REPOSITORY
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, apply, write, write_partition
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import EVENTS, LARGE_NOTE, batch, events, position
 
 READER_DEADLINE_S = 30.0
 

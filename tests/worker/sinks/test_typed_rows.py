@@ -11,7 +11,18 @@ import pytest
 from pgsluice import DELETE, INSERT, UPDATE, RowChange, Truncation, WireError, copied_rows, row_changes
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
+from pgsluice.testing.changes_builder import (
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 
 ORDERS = table("public.orders", "id bigint", "total numeric", "note text")
 FULL = table("public.people", "id bigint", "name text", identity=ReplicaIdentity.FULL)

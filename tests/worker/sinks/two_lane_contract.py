@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pgsluice.testing.batch import STREAM_CREATED, apply, apply_in
+from pgsluice.testing.changes_builder import insert, message
+from pgsluice.testing.tried_batches import EVENTS, position
 from pgsluice.worker.sinks.abilities import TwoLaneSink
 from pgsluice.worker.sinks.sink import Applied, CatchUp, Lane, Sink
-from tests.changes_builder import insert, message
-from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_in
 from tests.worker.sinks.contract import Destination
-from tests.worker.sinks.tried_batches import EVENTS, position
 
 
 class TwoLaneContract:

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pgsluice.testing.tried_batches import batch
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.sink import FileSink
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import batch
 
 WORKER = worker_settings("orders", name="file")
 PREFIX = "orders.file."

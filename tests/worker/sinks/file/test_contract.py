@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.testing.tried_batches import followed_accounts
 from pgsluice.worker.sinks.file.sink import FileSink
 from tests.worker.sinks.contract import SinkContract
 from tests.worker.sinks.file import output
 from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.tried_batches import followed_accounts
 from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.sinks.file.sink import FileSink
-from tests.changes_builder import insert, message
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.file.dying_process import dies_before_call
 from tests.worker.sinks.file.output import (
     LARGE,
@@ -26,7 +27,6 @@ from tests.worker.sinks.file.output import (
     position_of,
 )
 from tests.worker.sinks.file.test_parquet import ORDERS, written
-from tests.worker.sinks.tried_batches import batch, events, position
 
 BETWEEN = 16
 """Bytes between two ends of lines after which another end is tried."""

@@ -20,12 +20,23 @@ from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.definition import TableDefined
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import UNCHANGED, Column, ReplicaIdentity, Table, Value
+from pgsluice.testing.batch import apply, apply_copied
+from pgsluice.testing.changes_builder import (
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from pgsluice.worker.sinks.file.formats import ROW_GROUP_BYTES
 from pgsluice.worker.sinks.file.rows import arrow_type, directory_name
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, with_columns
 from tests.worker.definitions.definitions_of import column as defined_column
-from tests.worker.sinks.batch import apply, apply_copied
 from tests.worker.sinks.file.output import PREFIX, new_sink, parquet_rows
 from tests.worker.sinks.file.small_disk import small_disk
 

@@ -17,11 +17,12 @@ import pytest
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.process.pulse import Pulse
+from pgsluice.testing.batch import STREAM_CREATED, apply, write
+from pgsluice.testing.tried_batches import LARGE_NOTE, batch, events, position
 from pgsluice.worker.sinks.file.output_directory import Layout
 from pgsluice.worker.sinks.file.sink import FileSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, apply, write
 from tests.worker.sinks.file.output import (
     LARGE,
     PREFIX,
@@ -37,7 +38,6 @@ from tests.worker.sinks.file.output import (
     position_of,
 )
 from tests.worker.sinks.file.small_disk import small_disk
-from tests.worker.sinks.tried_batches import LARGE_NOTE, batch, events, position
 
 
 def test_only_the_owner_may_read_what_is_written(directory: Path, sink: FileSink) -> None:

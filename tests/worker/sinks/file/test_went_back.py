@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgsluice.shared.errors import SinkBehindError, TerminalError
-from tests.worker.sinks.batch import apply
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import batch, events, position
 from tests.worker.sinks.file.output import LARGE, PREFIX, finished_files, ids, names, new_sink
-from tests.worker.sinks.tried_batches import batch, events, position
 
 
 def applied(directory: Path, *sequences: int) -> None:

@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.kafka.kafka_settings import KafkaSettings
+from pgsluice.testing.batch import Batch, apply
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
-from tests.worker.sinks.batch import Batch, apply
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import NO_NATS, worker_settings
 

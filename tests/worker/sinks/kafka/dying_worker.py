@@ -13,11 +13,11 @@ import signal
 import sys
 from typing import Any
 
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import batch
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.kafka.cluster import kafka_settings_of
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import batch
 
 BATCH_MESSAGES = 3
 

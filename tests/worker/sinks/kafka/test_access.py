@@ -12,6 +12,8 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.kafka_source.topic_ends import SourceTopics
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
 from pgsluice.worker.sinks.kafka import cluster_brokers
@@ -19,10 +21,8 @@ from pgsluice.worker.sinks.kafka.findings import find
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.kafka.cluster import KafkaDestination
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import batch, events, position
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

@@ -12,6 +12,8 @@ from pgsluice.shared.errors import WireError
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.kafka_record import decode_record
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.testing.batch import write_copied_partition, write_partition
+from pgsluice.testing.changes_builder import Truncate, copied, delete, insert, message, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.kafka.change_records import ChangeRecordWriter
 from pgsluice.worker.sinks.kafka.outgoing_records import OutgoingRecord, decode_records
@@ -19,8 +21,6 @@ from pgsluice.worker.sinks.kafka.record_keys import RecordKeys
 from pgsluice.worker.sinks.kafka.topic_pattern import KeyPattern, TopicPattern
 from pgsluice.worker.sinks.kafka.writer import RecordWriter
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
-from tests.changes_builder import Truncate, copied, delete, insert, message, table, update
-from tests.worker.sinks.batch import write_copied_partition, write_partition
 
 GOLDEN = Path(__file__).parent / "golden" / "pgsluice.json"
 PLAIN = table("shop.orders", "id bigint", "note text", "doc text")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from pgsluice.testing.tried_batches import followed_accounts
 from tests.servers import NatsServer
 from tests.servers.kafka import RealKafka
 from tests.state_bucket import ensure_bucket
 from tests.worker.sinks.contract import SinkContract
 from tests.worker.sinks.kafka.cluster import KafkaDestination
 from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.tried_batches import followed_accounts
 from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 pytestmark = pytest.mark.kafka

@@ -18,16 +18,16 @@ from confluent_kafka.admin import (
 
 from pgsluice.shared.errors import MissingPrivilegeError, TerminalError, TransientError
 from pgsluice.shared.wire.kafka_range import KafkaRange
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import EVENTS, batch, events, position
 from pgsluice.worker.kafka_source.record_fetcher import RecordFetcher
 from pgsluice.worker.kafka_source.topic_ends import SourceTopics
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.kafka.findings import find
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.kafka.cluster import KafkaDestination, apply_patiently
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import EVENTS, batch, events, position
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.testing.batch import STREAM_CREATED, apply, write
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.sinks.sink import Receipt
 from tests.servers.kafka import RealKafka
-from tests.worker.sinks.batch import STREAM_CREATED, apply, write
 from tests.worker.sinks.kafka.cluster import KafkaDestination
-from tests.worker.sinks.tried_batches import batch, events, position
 
 pytestmark = pytest.mark.kafka
 

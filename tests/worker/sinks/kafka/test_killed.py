@@ -12,14 +12,14 @@ from itertools import pairwise
 import pytest
 
 from pgsluice.shared.errors import TransientError
+from pgsluice.testing.batch import STREAM_CREATED, Batch, write
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from pgsluice.worker.sinks.sink import Applied, Receipt
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, write
 from tests.worker.sinks.kafka.cluster import KafkaDestination, KafkaRecord
 from tests.worker.sinks.kafka.dying_worker import BATCH_MESSAGES
-from tests.worker.sinks.tried_batches import batch, events, position
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1200)]
 

@@ -10,17 +10,17 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, apply_copied
+from pgsluice.testing.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
+from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN, Incoming
 from pgsluice.worker.sinks.kafka import position_topic
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.findings import find
-from tests.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers.kafka import RealKafka
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied
 from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader, apply_patiently
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
 
 pytestmark = pytest.mark.kafka
 

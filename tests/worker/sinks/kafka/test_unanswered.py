@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import KafkaError
 
 from pgsluice.shared.errors import PgsluiceError, TransientError
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.sinks.kafka import cluster_topics, position_topic, record_producer
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.kafka.cluster import KafkaDestination, kafka_settings, open_transaction
-from tests.worker.sinks.tried_batches import batch, events, position
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 

@@ -13,13 +13,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.testing.batch import Batch, apply
+from pgsluice.testing.changes_builder import insert, message, table, update
+from pgsluice.testing.tried_batches import ACCOUNTS
 from pgsluice.worker.sinks.kafka.written_ends import WrittenEnds
-from tests.changes_builder import insert, message, table, update
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import Batch, apply
 from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader, apply_patiently
-from tests.worker.sinks.tried_batches import ACCOUNTS
 
 pytestmark = pytest.mark.kafka
 

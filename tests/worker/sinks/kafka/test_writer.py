@@ -8,6 +8,8 @@ import pytest
 
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.batch import write_partition
+from pgsluice.testing.changes_builder import delete, insert, message, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.kafka.outgoing_records import OutgoingRecord, decode_records
 from pgsluice.worker.sinks.kafka.record_keys import RecordKeys
@@ -15,8 +17,6 @@ from pgsluice.worker.sinks.kafka.topic_pattern import KeyPattern, TopicPattern
 from pgsluice.worker.sinks.kafka.writer import RecordWriter
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding, LineShape
 from pgsluice.worker.sinks.lines.presentation import ColumnCase
-from tests.changes_builder import delete, insert, message, table, update
-from tests.worker.sinks.batch import write_partition
 
 PAIRS = table("public.pairs", "b text", "a bigint", "note text", key=("a", "b"))
 FULL = table("public.full", "id bigint", "note text", identity=ReplicaIdentity.FULL)

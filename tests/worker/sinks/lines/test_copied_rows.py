@@ -12,10 +12,10 @@ from pgsluice.shared.rows.changes import INSERT
 from pgsluice.shared.wire.position import LSN, Anchor, Position
 from pgsluice.shared.wire.run_mark import RunMark
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.changes_builder import begins_run, copied, ends_run, of_run, table
 from pgsluice.worker.sinks.lines.json_lines import as_changes, encode_copied
 from pgsluice.worker.sinks.nats.group_writer import GroupWriter
 from pgsluice.worker.sinks.sink import Partition
-from tests.changes_builder import begins_run, copied, ends_run, of_run, table
 
 ORDERS = table("orders", "id bigint", "note text")
 

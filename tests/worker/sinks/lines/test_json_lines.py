@@ -15,8 +15,19 @@ from hypothesis import strategies as st
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
+from pgsluice.testing.changes_builder import (
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from pgsluice.worker.sinks.lines.json_lines import encode_copied, encode_lines, format_timestamp
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 
 LINES_PER_SECOND_AND_CORE = 300_000  # so that encoding is the smaller part of the file sink's 150,000 changes/s on two cores
 

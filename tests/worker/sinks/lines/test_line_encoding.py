@@ -17,10 +17,10 @@ from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.definition import TableGone
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.testing.changes_builder import copied, delete, insert, message, restart, table, truncate, update
 from pgsluice.worker.sinks.lines.debezium_lines import DebeziumSource
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding, LineShape
 from pgsluice.worker.sinks.lines.presentation import ColumnCase
-from tests.changes_builder import copied, delete, insert, message, restart, table, truncate, update
 
 GOLDEN = Path(__file__).parent / "golden"
 ORDERS = table("shop.orders", "id bigint", "total numeric", "note text", "placedAt timestamptz", "due_on date")

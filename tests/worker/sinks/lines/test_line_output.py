@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pgsluice.testing.batch import apply, write_copied_partition, write_partition
+from pgsluice.testing.changes_builder import copied, insert, message, table
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
 from pgsluice.worker.sinks.stdout.sink import StdoutSink
-from tests.changes_builder import copied, insert, message, table
-from tests.worker.sinks.batch import apply, write_copied_partition, write_partition
 from tests.worker.sinks.file import output
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import worker_settings

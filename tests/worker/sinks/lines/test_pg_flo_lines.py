@@ -12,8 +12,19 @@ import pytest
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
+from pgsluice.testing.changes_builder import (
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from pgsluice.worker.sinks.lines.pg_flo_lines import encode_copied, encode_lines
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 
 LINES_PER_SECOND_AND_CORE = 150_000
 

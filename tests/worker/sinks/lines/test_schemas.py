@@ -32,12 +32,23 @@ from pgsluice.shared.wire.definition import (
 )
 from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.changes_builder import (
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from pgsluice.worker.sinks.lines import debezium_lines, flat_lines, json_lines, pg_flo_lines
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding, LineShape
 from pgsluice.worker.sinks.lines.schemas.declared_formats import FORMATS, DeclaredFormat
 from pgsluice.worker.sinks.lines.schemas.generating import DIRECTORY, generated_files
 from pgsluice.worker.sinks.lines.schemas.hints import fields_of
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 from tests.misses import no_misses
 from tests.shared.pgoutput.bodies import cut_bodies
 from tests.shared.pgoutput.corpus import Recording, recordings

@@ -20,17 +20,17 @@ from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message_of, table, transaction
+from pgsluice.testing.tried_batches import EVENTS, batch, events, followed_accounts, position
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
-from tests.changes_builder import insert, message_of, table, transaction
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from tests.worker.definitions.test_definition_changes import ALTERED
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.contract import SinkContract
 from tests.worker.sinks.nats.target import NatsDestination, TargetStreamReader
 from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.tried_batches import EVENTS, batch, events, followed_accounts, position
 
 
 class JsonDestination(NatsDestination):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.preflight.finding import Severity
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import LARGE_NOTE, batch
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
 from pgsluice.worker.sinks.nats.findings import find
 from tests.servers import NatsServer
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.nats.target import NatsDestination, nats_settings
 from tests.worker.sinks.settings import worker_settings
-from tests.worker.sinks.tried_batches import LARGE_NOTE, batch
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.message import MessageHeaders
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, apply_copied, write
+from pgsluice.testing.changes_builder import insert, message, message_of, transaction
+from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.positions.check import Start
@@ -24,13 +27,10 @@ from pgsluice.worker.sinks.nats.change_bodies import FIRST_LSN, body_of_message
 from pgsluice.worker.sinks.nats.derived_group import DerivedEnd
 from pgsluice.worker.sinks.nats.sink import NatsSink
 from pgsluice.worker.sinks.sink import Applied
-from tests.changes_builder import insert, message, message_of, transaction
 from tests.servers import NatsServer
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, write
 from tests.worker.sinks.contract import broken_off
 from tests.worker.sinks.nats.test_contract import GroupDestination, tell_group
-from tests.worker.sinks.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
 
 LETTER = message_of(7, transaction(1000, insert(EVENTS, b"70", b"n"), first_ordinal=3))
 

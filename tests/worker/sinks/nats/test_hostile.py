@@ -11,12 +11,12 @@ from nats.js.api import PubAck
 
 from pgsluice.shared.broker.streams import StoredMessage
 from pgsluice.shared.errors import TerminalError
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import batch, position
 from pgsluice.worker.sinks.nats.sink import NatsSink
 from tests.servers import NatsServer
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.nats.test_contract import GroupDestination, JsonDestination, tell_group
-from tests.worker.sinks.tried_batches import batch, position
 
 BATCH_HEADERS = ("Nats-Batch-", "Nats-Expected-", "Nats-Subject", "Nats-Sequence", "Nats-Stream", "Nats-Time", "Nats-Num")
 

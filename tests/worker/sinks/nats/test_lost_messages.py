@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from pgsluice.shared.errors import SinkBehindError, TransientError
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.sinks.nats import sink as nats_sink
 from pgsluice.worker.sinks.nats.sink import NatsSink
 from pgsluice.worker.sinks.sink import Applied
 from tests.servers import NatsServer
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.nats.test_contract import GroupDestination, JsonDestination, tell_group
-from tests.worker.sinks.tried_batches import batch, events, position
 
 
 def applied(sink: NatsSink, sequence: int) -> Applied:

@@ -13,14 +13,14 @@ from psycopg import sql
 
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.rows.changes import MessageChanges
+from pgsluice.testing.batch import STREAM_CREATED, write
+from pgsluice.testing.changes_builder import AnyChange, message
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, MOST_STAGES
 from pgsluice.worker.sinks.sink import Applied, Receipt
-from tests.changes_builder import AnyChange, message
 from tests.servers import Database
-from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.settings import worker_settings
 
 NO_NATS = NatsSettings.of_url("")

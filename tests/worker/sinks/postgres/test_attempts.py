@@ -7,13 +7,13 @@ import pytest
 
 from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.postgres.attempts import LABELLED_BATCHES, LAST_CHANGE_PASSES, TASK_LOCK_ATTEMPTS, Attempts
 from pgsluice.worker.sinks.postgres.merge.staging import StageNames
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target.failure import PieceError
 from pgsluice.worker.sinks.postgres.writer import PostgresWriter
-from tests.changes_builder import table
 
 ORDERS = table("public.orders", "id bigint", "note text")
 

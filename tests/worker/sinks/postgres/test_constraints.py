@@ -6,9 +6,9 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.testing.batch import STREAM_CREATED, write, write_copied
+from pgsluice.testing.changes_builder import copied, delete, insert, message, table, truncate, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from tests.changes_builder import copied, delete, insert, message, table, truncate, update
-from tests.worker.sinks.batch import STREAM_CREATED, write, write_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 PARENTS = table("public.parents", "id bigint", "favourite bigint")

@@ -12,12 +12,12 @@ from pgsluice.shared.pgoutput.messages import Relation
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges, TableChanges
 from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.batch import apply, apply_copied
+from pgsluice.testing.changes_builder import restart
 from pgsluice.worker.sinks.lines.json_lines import as_changes
-from tests.changes_builder import restart
 from tests.servers import Database
 from tests.shared.pgoutput.bodies import body_of, table_of
 from tests.shared.pgoutput.corpus import SESSION
-from tests.worker.sinks.batch import apply, apply_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 TYPES = """

@@ -9,10 +9,10 @@ import pytest
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.batch import STREAM_CREATED, apply_copied, write, write_copied
+from pgsluice.testing.changes_builder import copied, delete, insert, message, restart, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED
-from tests.changes_builder import copied, delete, insert, message, restart, table, update
-from tests.worker.sinks.batch import STREAM_CREATED, apply_copied, write, write_copied
 from tests.worker.sinks.postgres.commit_cutter import CommitCutter
 from tests.worker.sinks.postgres.conftest import Target
 

@@ -10,9 +10,9 @@ import pytest
 from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.run_mark import RunMark
+from pgsluice.testing.batch import apply_copied, write_copied
+from pgsluice.testing.changes_builder import Row, begins_run, of_run, table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from tests.changes_builder import Row, begins_run, of_run, table
-from tests.worker.sinks.batch import apply_copied, write_copied
 from tests.worker.sinks.postgres.conftest import Target
 
 MARK = RunMark(1, 100, deletes=3)

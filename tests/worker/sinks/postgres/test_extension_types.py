@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
-from tests.changes_builder import delete, insert, table, update
+from pgsluice.testing.changes_builder import delete, insert, table, update
 from tests.worker.sinks.postgres.conftest import Target, Way
 
 

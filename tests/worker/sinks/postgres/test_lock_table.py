@@ -9,11 +9,11 @@ import pytest
 from psycopg.errors import OutOfMemory
 
 from pgsluice.shared.errors import PgsluiceError, TerminalError, TransientError
+from pgsluice.testing.batch import STREAM_CREATED, write, write_partition
+from pgsluice.testing.changes_builder import Change, insert, table, update
 from pgsluice.worker.sinks.postgres.attempts import LOCK_TABLE_ATTEMPTS, TASK_LOCK_ATTEMPTS
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Receipt
-from tests.changes_builder import Change, insert, table, update
 from tests.servers import PostgresServer
-from tests.worker.sinks.batch import STREAM_CREATED, write, write_partition
 from tests.worker.sinks.postgres.conftest import Target
 
 TABLES = [table(f"public.t{number}", "id bigint", "note text") for number in range(30)]

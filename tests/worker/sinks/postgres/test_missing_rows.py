@@ -10,11 +10,11 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.testing.batch import STREAM_CREATED, write
+from pgsluice.testing.changes_builder import Change, delete, insert, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.postgres.own.known_tables import MOST_POSITIONS
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
-from tests.changes_builder import Change, delete, insert, table, update
-from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.conftest import EVERY_WAY, Target
 
 ORDERS = table("public.orders", "id bigint", "note text", "big text")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import copied, delete, insert, table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from tests.changes_builder import copied, delete, insert, table
-from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 EMPTY = table("public.nocol", key=(), identity=ReplicaIdentity.FULL)

@@ -11,16 +11,16 @@ import pytest
 
 from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.process.pulse import Pulse
+from pgsluice.testing.batch import STREAM_CREATED, apply, apply_copied, write
+from pgsluice.testing.changes_builder import copied, insert, message, table, update
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
 from pgsluice.worker.sinks.postgres.target import statement_watch
 from pgsluice.worker.sinks.postgres.target.connection import connect
-from tests.changes_builder import copied, insert, message, table, update
 from tests.logged import fields_of
 from tests.servers import PostgresServer
 from tests.servers.child import HOST
 from tests.servers.losing_proxy import LosingProxy
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, write
 from tests.worker.sinks.postgres.conftest import Target, Way, in_ways
 from tests.worker.sinks.settings import worker_settings
 

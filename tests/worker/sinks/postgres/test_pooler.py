@@ -11,9 +11,9 @@ import pytest
 
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.preflight.finding import Severity
+from pgsluice.testing.changes_builder import insert, table
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
 from pgsluice.worker.sinks.postgres import findings
-from tests.changes_builder import insert, table
 from tests.servers.child import HOST
 from tests.servers.pooler import Pooler
 from tests.worker.sinks.postgres.conftest import Target

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.testing.batch import STREAM_CREATED, Batch, write
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
@@ -24,7 +25,6 @@ from tests.foreign_keys.schema_load import SchemaLoad
 from tests.foreign_keys.twin_audit import OwnThings
 from tests.servers import Database
 from tests.worker.captured_changes import CapturedChanges, batches
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, write
 from tests.worker.sinks.settings import worker_settings
 
 STEPS = 6

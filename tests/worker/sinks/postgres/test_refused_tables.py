@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from pgsluice.shared.errors import MissingPrivilegeError, TransientError
+from pgsluice.testing.batch import write_copied
+from pgsluice.testing.changes_builder import Change, copied, insert, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
-from tests.changes_builder import Change, copied, insert, table, update
-from tests.worker.sinks.batch import write_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

@@ -14,9 +14,9 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.run_mark import RunMark
+from pgsluice.testing.batch import STREAM_CREATED, apply_copied, write_copied
+from pgsluice.testing.changes_builder import Row, begins_run, ends_run, of_run, table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from tests.changes_builder import Row, begins_run, ends_run, of_run, table
-from tests.worker.sinks.batch import STREAM_CREATED, apply_copied, write_copied
 from tests.worker.sinks.postgres.commit_cutter import CommitCutter
 from tests.worker.sinks.postgres.conftest import Target
 

@@ -6,10 +6,10 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import UNCHANGED
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import copied, insert, table, update
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.postgres import findings
-from tests.changes_builder import copied, insert, table, update
-from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
 from tests.worker.sinks.settings import worker_settings
 

@@ -11,13 +11,13 @@ import pytest
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError, UsageError
 from pgsluice.shared.process.pulse import Pulse
+from pgsluice.testing.batch import STREAM_CREATED, write
+from pgsluice.testing.changes_builder import delete, insert, message, table, update
 from pgsluice.worker.sinks.postgres.target import statement_watch
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES, RECEIPTS_BYTES, SMALLEST_STAGED_BYTES, WIDE_ROW_BYTES
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition
-from tests.changes_builder import delete, insert, message, table, update
 from tests.servers import PostgresServer
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.commit_cutter import CommitCutter
 from tests.worker.sinks.postgres.conftest import EVERY_WAY, WITH_AND_WITHOUT_STAGES, Target
 

@@ -12,9 +12,9 @@ from pgsluice.replicator.source.user_types import read_user_types
 from pgsluice.shared.preflight.database import UserType
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.changes_builder import delete, insert, table
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.postgres.findings import find
-from tests.changes_builder import delete, insert, table
 from tests.replicator.definitions.captured import at_source
 from tests.servers import Database
 from tests.worker.sinks.postgres.conftest import Target

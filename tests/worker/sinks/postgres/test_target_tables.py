@@ -10,9 +10,9 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.batch import STREAM_CREATED, write
+from pgsluice.testing.changes_builder import insert, table, truncate, update
 from pgsluice.worker.sinks.postgres import target_tables
-from tests.changes_builder import insert, table, truncate, update
-from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

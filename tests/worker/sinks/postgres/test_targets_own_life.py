@@ -12,8 +12,8 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.table import UNCHANGED
+from pgsluice.testing.changes_builder import Change, delete, insert, table, truncate, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
-from tests.changes_builder import Change, delete, insert, table, truncate, update
 from tests.waiting import wait_until
 from tests.worker.sinks.postgres.conftest import Target
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.errors import TransientError
+from pgsluice.testing.batch import STREAM_CREATED, apply, apply_copied, apply_in, write
+from pgsluice.testing.changes_builder import copied, insert, message, table
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.sink import Lane, Receipt
-from tests.changes_builder import copied, insert, message, table
 from tests.logged import fields_of
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, apply, apply_copied, apply_in, write
 from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

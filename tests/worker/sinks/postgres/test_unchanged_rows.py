@@ -7,8 +7,8 @@ import pytest
 from pgsluice.shared.broker.worker_records import UnchangedRows
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.run_mark import RunMark
-from tests.changes_builder import Row, begins_run, of_run, table
-from tests.worker.sinks.batch import apply_copied, write_copied
+from pgsluice.testing.batch import apply_copied, write_copied
+from pgsluice.testing.changes_builder import Row, begins_run, of_run, table
 from tests.worker.sinks.postgres.conftest import Target
 
 ITEMS = table("public.items", "id bigint", "note text", "price numeric", "doc json")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
-from tests.changes_builder import delete, insert, message, table, update
-from tests.worker.sinks.batch import apply
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import delete, insert, message, table, update
 from tests.worker.sinks.postgres.conftest import Target
 
 

@@ -13,9 +13,9 @@ from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.wire.names import GroupNames, replay_name
 from pgsluice.shared.wire.position import format_lsn
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.batch import STREAM_CREATED
 from pgsluice.worker.sinks.search.sink import SearchSink
 from tests.servers.opensearch import SearchServer
-from tests.worker.sinks.batch import STREAM_CREATED
 from tests.worker.sinks.search.sinks import search_settings
 from tests.worker.sinks.settings import worker_settings
 

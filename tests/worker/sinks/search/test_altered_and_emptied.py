@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message, truncate
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import insert, message, truncate
 from tests.worker.definitions.definitions_of import ID, NOTE, with_columns
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.search.indexed_table import IndexedTable
 from tests.worker.sinks.search.test_altered_indexes import BODY, ITEMS, N, altered, place, rows_of, sink, written
 

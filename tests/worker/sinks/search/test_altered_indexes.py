@@ -23,19 +23,19 @@ from pgsluice.shared.wire.definition import (
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import UNCHANGED, Column, Table
+from pgsluice.testing.batch import Batch, apply, apply_copied, write
+from pgsluice.testing.changes_builder import copied, delete, insert, message, truncate, update
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.sinks.search.definitions.index_alteration import Altering
 from pgsluice.worker.sinks.search.mapping import TableMapping
 from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Applied
-from tests.changes_builder import copied, delete, insert, message, truncate, update
 from tests.servers import NatsServer
 from tests.servers.http_proxy import HttpProxy
 from tests.servers.opensearch import SearchServer, SearchServerError
 from tests.state_bucket import ensure_bucket
 from tests.worker.definitions.definitions_of import ID, NOTE, column, with_columns
-from tests.worker.sinks.batch import Batch, apply, apply_copied, write
 from tests.worker.sinks.search.indexed_table import IndexedTable
 from tests.worker.sinks.search.sinks import DIALECT, NO_OVERRIDES
 from tests.worker.sinks.search.test_killed import Step, die_often

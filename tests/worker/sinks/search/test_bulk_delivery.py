@@ -15,12 +15,12 @@ import pytest
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.process.retrying import Pauses
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.sinks.search.bulk import Operation
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.index_name import Generation
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
-from tests.changes_builder import table
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy, Refusal
 from tests.servers.opensearch import RealOpenSearch, SearchServer
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings

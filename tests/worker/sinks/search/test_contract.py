@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.testing.batch import apply, apply_in, write
+from pgsluice.testing.changes_builder import insert, message
+from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, events, position
 from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import CatchUp, Lane, Sink
-from tests.changes_builder import insert, message
 from tests.servers import NatsServer
 from tests.servers.opensearch import SearchServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.batch import apply, apply_in, write
 from tests.worker.sinks.contract import Destination, SinkContract
 from tests.worker.sinks.search.sinks import new_sink
-from tests.worker.sinks.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, events, position
 from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 LARGEST_REQUEST = 200_000

@@ -9,12 +9,12 @@ import pytest
 
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, Value
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.search.document import document_of, is_too_deep, read_fields
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import insert, message, table, update
 from tests.servers.opensearch import SearchServer
-from tests.worker.sinks.batch import apply
 
 EVENTS = table("shop.events", "id bigint", "payload jsonb", "body text")
 

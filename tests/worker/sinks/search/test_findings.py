@@ -9,11 +9,11 @@ import pytest
 
 from pgsluice.shared.preflight.finding import Severity
 from pgsluice.shared.wire.table import ReplicaIdentity, Table
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.options import SINK
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
-from tests.changes_builder import table
 from tests.servers.child import free_port
 from tests.servers.opensearch import FakeOpenSearch
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings

@@ -8,14 +8,14 @@ import pytest
 
 from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.errors import TransientError
+from pgsluice.testing.batch import apply, apply_copied, apply_in, write_copied
+from pgsluice.testing.changes_builder import copied, delete, insert, message, restart, table, update
 from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Lane, Partition
-from tests.changes_builder import copied, delete, insert, message, restart, table, update
 from tests.servers import NatsServer
 from tests.servers.http_proxy import Cut, HttpProxy
 from tests.servers.opensearch import SearchServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.batch import apply, apply_copied, apply_in, write_copied
 from tests.worker.sinks.search.indexed_table import IndexedTable
 
 ITEMS = table("public.items", "id bigint", "note text")

@@ -10,11 +10,11 @@ from threading import Barrier
 import pytest
 
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.index_name import WRITE, Generation
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
-from tests.changes_builder import table
 from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings
 

@@ -9,12 +9,12 @@ import pytest
 
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.wire.table import UNCHANGED
+from pgsluice.testing.batch import apply, write
+from pgsluice.testing.changes_builder import insert, message, table, truncate, update
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import insert, message, table, truncate, update
 from tests.servers.http_proxy import Exchange, HttpProxy, Refusal
 from tests.servers.opensearch import RealOpenSearch, SearchServer
-from tests.worker.sinks.batch import apply, write
 from tests.worker.sinks.search.conftest import OpenSink
 from tests.worker.sinks.search.test_altered_indexes import ITEMS, RENAMED, ROWS, altered, row, titled, written
 

@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from pgsluice.shared.broker.ledger import Phase
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import UNCHANGED
+from pgsluice.testing.batch import apply, apply_copied
+from pgsluice.testing.changes_builder import (
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 from tests.servers import NatsServer
 from tests.servers.http_proxy import HttpProxy, Refusal
 from tests.servers.opensearch import SearchServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.batch import apply, apply_copied
 from tests.worker.sinks.search.indexed_table import IndexedTable
 
 ITEMS = table("public.items", "id bigint", "note text", "body text")

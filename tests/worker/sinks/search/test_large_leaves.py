@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from pgsluice.shared.wire.table import UNCHANGED
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message, table, update
 from pgsluice.worker.sinks.search.document import with_whole_objects, without_immense_terms
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import insert, message, table, update
 from tests.servers.opensearch import SearchServer
-from tests.worker.sinks.batch import apply
 
 EVENTS = table("shop.events", "id bigint", "payload jsonb", "body text")
 LARGE = {"kind": "paid", "note": "x" * 40_000, "lines": ["a", "é" * 20_000], "n": {"k" * 40_000: 1}}

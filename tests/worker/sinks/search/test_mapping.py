@@ -10,13 +10,13 @@ import pytest
 
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.sinks.search.bulk import DONE, Operation, field_in, send_bulk
 from pgsluice.worker.sinks.search.document import DocumentForm
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.mapping import Dialect, TableMapping, field_name
 from pgsluice.worker.sinks.search.mapping_file import load_mapping
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
-from tests.changes_builder import table
 from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings
 

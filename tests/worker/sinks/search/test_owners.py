@@ -6,12 +6,12 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.batch import apply, write, write_copied
+from pgsluice.testing.changes_builder import copied, insert, message, table
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import copied, insert, message, table
 from tests.servers import NatsServer
 from tests.servers.opensearch import SearchServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.batch import apply, write, write_copied
 from tests.worker.sinks.search.sinks import search_settings
 from tests.worker.sinks.settings import worker_settings
 

@@ -11,13 +11,13 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.wire.run_mark import RunMark
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.batch import apply_copied, write_copied
+from pgsluice.testing.changes_builder import Row, begins_run, ends_run, of_run, table
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import Row, begins_run, ends_run, of_run, table
 from tests.servers import NatsServer
 from tests.servers.http_proxy import Cut, HttpProxy
 from tests.servers.opensearch import SearchServer, SearchServerError
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.batch import apply_copied, write_copied
 from tests.worker.sinks.search.indexed_table import IndexedTable
 
 ITEMS = table("public.items", "id bigint", "note text")

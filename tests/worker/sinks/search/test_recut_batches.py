@@ -16,12 +16,12 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.table import UNCHANGED
+from pgsluice.testing.batch import Batch, apply, write
+from pgsluice.testing.changes_builder import Change, delete, insert, message, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.changes_builder import Change, delete, insert, message, table, update
 from tests.servers.http_proxy import HttpProxy
 from tests.servers.opensearch import SearchServer
-from tests.worker.sinks.batch import Batch, apply, write
 from tests.worker.sinks.search.conftest import OpenSink
 from tests.worker.sinks.search.test_killed import DEAD
 

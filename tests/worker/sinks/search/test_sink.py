@@ -14,6 +14,19 @@ import pytest
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Value
+from pgsluice.testing.batch import Batch, apply, apply_copied, write
+from pgsluice.testing.changes_builder import (
+    Change,
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation, Outcome, send_bulk
 from pgsluice.worker.sinks.search.bulk_delivery import Tally
@@ -21,10 +34,8 @@ from pgsluice.worker.sinks.search.search_receipt import check_indexes, receipt_o
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
 from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Applied
-from tests.changes_builder import Change, copied, delete, insert, message, message_of, table, transaction, truncate, update
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy
 from tests.servers.opensearch import SearchServer
-from tests.worker.sinks.batch import Batch, apply, apply_copied, write
 from tests.worker.sinks.rejecting_contract import without
 from tests.worker.sinks.search.conftest import OpenSink
 from tests.worker.sinks.search.sinks import search_settings

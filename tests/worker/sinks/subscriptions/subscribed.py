@@ -25,12 +25,12 @@ from pgsluice.shared.subscriptions.subscription_records import (
 )
 from pgsluice.shared.subscriptions.subscription_settings import EVENTS, SubscriptionSettings
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message, table
 from pgsluice.worker.sinks.sink import Applied, Partition, PartitionWriter
 from pgsluice.worker.sinks.subscriptions.options import SubscriptionsSinkSettings
 from pgsluice.worker.sinks.subscriptions.sink import SubscriptionsSink
-from tests.changes_builder import insert, message, table
 from tests.servers.http_server import HttpServer
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.settings import worker_settings
 
 SECRET = "whsec_" + "c2VjcmV0" * 6

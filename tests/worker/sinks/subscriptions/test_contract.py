@@ -6,14 +6,14 @@ import pickle
 
 import pytest
 
+from pgsluice.testing.batch import STREAM_CREATED, write_partition
+from pgsluice.testing.tried_batches import batch, events, followed_accounts
 from pgsluice.worker.sinks.sink import PartitionWriter, Sink
 from pgsluice.worker.sinks.subscriptions.sink import SubscriptionsSink
 from tests.servers.http_server import HttpServer
-from tests.worker.sinks.batch import STREAM_CREATED, write_partition
 from tests.worker.sinks.contract import Destination, SinkContract
 from tests.worker.sinks.subscriptions.subscribed import Stage
 from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.tried_batches import batch, events, followed_accounts
 
 pytestmark = pytest.mark.timeout(120)
 

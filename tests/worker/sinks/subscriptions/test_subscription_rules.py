@@ -11,15 +11,15 @@ import pytest
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.subscriptions.subscription_records import ReceiverState
+from pgsluice.testing.batch import STREAM_CREATED, apply, write_partition
+from pgsluice.testing.changes_builder import delete, insert, message, table, truncate, update
 from pgsluice.worker.sinks.sink import Partition
 from pgsluice.worker.sinks.subscriptions import event_writer, live_pass
 from pgsluice.worker.sinks.subscriptions.event_writer import EventWriter, Seen, Unseen, Unworkable, decode_events
 from pgsluice.worker.sinks.subscriptions.sink import SubscriptionsSink
 from pgsluice.worker.sinks.subscriptions.subscription_rules import EventView, read_rules
-from tests.changes_builder import delete, insert, message, table, truncate, update
 from tests.servers.http_server import Answer, HttpServer, Received
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, apply, write_partition
 from tests.worker.sinks.subscriptions.subscribed import Stage, first_of_each, ids
 
 pytestmark = pytest.mark.timeout(120)

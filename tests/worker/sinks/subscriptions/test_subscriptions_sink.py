@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from pgsluice.shared.errors import TransientError
+from pgsluice.testing.batch import apply, write
+from pgsluice.testing.changes_builder import delete, insert, message, table, truncate, update
 from pgsluice.worker.sinks.sink import PartitionWriter, Receipt
 from pgsluice.worker.sinks.subscriptions import catching_up, subscription_book
 from pgsluice.worker.sinks.subscriptions.catching_up import Timer
 from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
 from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
-from tests.changes_builder import delete, insert, message, table, truncate, update
 from tests.servers.http_server import Answer, Failure, HttpServer, Received
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import apply, write
 from tests.worker.sinks.subscriptions.subscribed import ROWS, SECRET, WORKER, Stage, first_of_each, ids
 
 pytestmark = pytest.mark.timeout(120)

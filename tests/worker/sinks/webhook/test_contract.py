@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.testing.tried_batches import followed_accounts
 from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers import NatsServer
 from tests.servers.http_server import Answer, HttpServer, Received
 from tests.state_bucket import ensure_bucket
 from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.tried_batches import followed_accounts
 from tests.worker.sinks.webhook.sinks import new_sink
 
 

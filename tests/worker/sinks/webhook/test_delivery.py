@@ -15,15 +15,15 @@ import trustme
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.process.pulse import Pulse, Wait
 from pgsluice.shared.process.retrying import Pauses
+from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, write
+from pgsluice.testing.changes_builder import insert, message, table
+from pgsluice.testing.tried_batches import batch, events, position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.sink import Receipt
 from pgsluice.worker.sinks.webhook.batch_delivery import WAITING_REQUESTS
 from pgsluice.worker.sinks.webhook.sink import WebhookSink
-from tests.changes_builder import insert, message, table
 from tests.servers.http_server import Answer, Failure, HttpServer, Received
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, write
-from tests.worker.sinks.tried_batches import batch, events, position
 from tests.worker.sinks.webhook.sinks import SECRET, SHORT_PAUSES, NewSink
 from tests.worker.sinks.webhook.test_signature import expected_signature
 

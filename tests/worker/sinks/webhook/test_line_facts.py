@@ -8,9 +8,20 @@ from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.definition import TableGone
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.changes_builder import (
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding, LineShape
 from pgsluice.worker.sinks.webhook.placed_lines import LineFacts, read_line
-from tests.changes_builder import copied, delete, insert, message, message_of, restart, table, transaction, truncate, update
 
 ROWS = table("public.rows", "id bigint", "part text", "note text", key=("part", "id"))
 UNREADABLE = (rb'"\ud83d"', b"1e400", b"%d" % 10**400, b"[" * 2000 + b"]" * 2000, b'{"deep":' * 2000 + b"1" + b"}" * 2000)

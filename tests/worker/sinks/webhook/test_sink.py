@@ -15,11 +15,8 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.rows.changes import MessageChanges, TableChanges
 from pgsluice.shared.wire.dead_letter import copied_position
 from pgsluice.shared.wire.table import Value
-from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS
-from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from pgsluice.worker.sinks.sink import Lane, Receipt
-from pgsluice.worker.sinks.webhook.deliveries import FEW_REFUSALS
-from tests.changes_builder import (
+from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, apply_copied, apply_in, write
+from pgsluice.testing.changes_builder import (
     Change,
     Truncate,
     copied,
@@ -32,8 +29,11 @@ from tests.changes_builder import (
     truncate,
     update,
 )
+from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS
+from pgsluice.worker.dead_letters.rejection import RejectedChanges
+from pgsluice.worker.sinks.sink import Lane, Receipt
+from pgsluice.worker.sinks.webhook.deliveries import FEW_REFUSALS
 from tests.servers.http_server import Answer, HttpServer, Received
-from tests.worker.sinks.batch import STREAM_CREATED, Batch, apply, apply_copied, apply_in, write
 from tests.worker.sinks.webhook.sinks import NewSink
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,14 +8,14 @@ import pytest
 
 from pgsluice.shared.wire.definition import TableDefined, TableDefinition
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import insert, message, table
 from pgsluice.worker.definitions.policy import DEFAULT_POLICIES
 from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
-from tests.changes_builder import insert, message, table
 from tests.servers import Database
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.postgres.conftest import Target
 
 WITHOUT_NOTE = replace(TABLE, columns=(ID,))

@@ -22,6 +22,7 @@ from pgsluice.shared.wire.definition import (
 )
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.definitions.arrivals import Arrival
 from pgsluice.worker.definitions.judgement import judge
 from pgsluice.worker.definitions.policy import ACTIONS, Action, Kind, Policies
@@ -29,7 +30,6 @@ from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from pgsluice.worker.sinks.sink import DefinitionUse
-from tests.changes_builder import table
 from tests.servers import Database
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, partition, with_columns
 

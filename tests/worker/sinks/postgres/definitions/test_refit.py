@@ -11,9 +11,9 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.definition import TableDefined, TableDefinition
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from tests.changes_builder import copied, insert, restart, table
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import copied, insert, restart, table
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
-from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
 
 WAS = table("public.orders", "id integer", "note text", "gone text")

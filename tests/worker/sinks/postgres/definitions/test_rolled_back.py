@@ -6,9 +6,9 @@ import pytest
 
 from pgsluice.shared.wire.definition import TableGone
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.testing.batch import apply
+from pgsluice.testing.changes_builder import message, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
-from tests.changes_builder import message, table, update
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "n integer")

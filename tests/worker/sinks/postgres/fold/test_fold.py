@@ -15,9 +15,9 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import OLD_KEY
 from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
+from pgsluice.testing.changes_builder import Change, Truncate, delete, insert, message, table, truncate, update
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, PieceKind
-from tests.changes_builder import Change, Truncate, delete, insert, message, table, truncate, update
 from tests.worker.sinks.postgres.copy_text_reader import read_rows
 
 KEYED = table("public.keyed", "id bigint", "note text", "document text")

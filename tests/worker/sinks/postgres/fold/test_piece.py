@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.errors import WireError
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.sinks.postgres.fold.piece import Clearing, FoldedPartition, Piece, PieceKind, StagedRows, inserts_together
-from tests.changes_builder import table
 
 ORDERS = table("public.orders", "id bigint", "note text")
 OTHERS = table('public.odd "name"', "id bigint", "note text")

@@ -8,10 +8,10 @@ import pytest
 
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
+from pgsluice.testing.batch import STREAM_CREATED, write
+from pgsluice.testing.changes_builder import delete, insert, message, table, truncate, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from tests.changes_builder import delete, insert, message, table, truncate, update
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.conftest import EVERY_WAY, WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text", "document text")

@@ -12,10 +12,10 @@ import pytest
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.changes_builder import Change, delete, insert, table, update
 from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection
 from pgsluice.worker.sinks.postgres.merge.refused_rows import CHUNK_ROWS, RefusalBound, refused_rows
-from tests.changes_builder import Change, delete, insert, table, update
 from tests.worker.sinks.postgres.conftest import EVERY_WAY, WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

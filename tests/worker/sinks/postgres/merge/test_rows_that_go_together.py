@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from pgsluice.shared.errors import TransientError
+from pgsluice.testing.changes_builder import Change, insert, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from tests.changes_builder import Change, insert, table, update
 from tests.worker.sinks.postgres.conftest import Target
 
 PARENT = table("public.parent", "id integer", "favourite integer")

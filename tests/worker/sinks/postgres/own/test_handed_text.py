@@ -11,12 +11,12 @@ import pytest
 
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.process.private_directory import LOCK
+from pgsluice.testing.batch import STREAM_CREATED, write
+from pgsluice.testing.changes_builder import delete, insert, table, update
 from pgsluice.worker.sinks.postgres.own import handed_text
 from pgsluice.worker.sinks.postgres.own.handed_text import HandoverDirectory, fetch_handed, hand_over
 from pgsluice.worker.sinks.postgres.writer import HANDED_FROM_BYTES, MOST_HANDED_PARTITIONS
 from pgsluice.worker.sinks.sink import Partition
-from tests.changes_builder import delete, insert, table, update
-from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

@@ -9,10 +9,10 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.names import replay_name
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import delete, insert, restart, table, truncate, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables, known_columns
-from tests.changes_builder import delete, insert, restart, table, truncate, update
-from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 NOTES = table("public.notes", "id bigint", "note text")

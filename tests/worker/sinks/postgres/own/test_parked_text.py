@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from pgsluice.shared.errors import TransientError
+from pgsluice.testing.batch import STREAM_CREATED, write
+from pgsluice.testing.changes_builder import delete, insert, message, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.own.parked_text import CHUNK_BYTES
-from tests.changes_builder import delete, insert, message, table, update
-from tests.worker.sinks.batch import STREAM_CREATED, write
 from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

@@ -8,8 +8,8 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
-from tests.changes_builder import copied, insert, restart, table, update
-from tests.worker.sinks.batch import STREAM_CREATED, apply_copied
+from pgsluice.testing.batch import STREAM_CREATED, apply_copied
+from pgsluice.testing.changes_builder import copied, insert, restart, table, update
 from tests.worker.sinks.postgres.conftest import Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from pgsluice.shared.errors import TransientError
+from pgsluice.testing.changes_builder import insert, table
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
 from pgsluice.worker.sinks.postgres import findings
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.target.connection import connect
-from tests.changes_builder import insert, table
 from tests.servers import PostgresServer
 from tests.worker.sinks.postgres.conftest import Target, Way, in_ways
 from tests.worker.sinks.settings import worker_settings

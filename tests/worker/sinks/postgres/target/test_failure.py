@@ -10,10 +10,10 @@ import pytest
 
 from pgsluice.shared.errors import MissingPrivilegeError, TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import copied, insert, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.postgres.target.failure import function_in, target_error
-from tests.changes_builder import copied, insert, table, update
-from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 ORDERS = table("public.orders", "id bigint", "note text")

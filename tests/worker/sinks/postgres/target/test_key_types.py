@@ -12,14 +12,14 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.preflight.finding import Severity
 from pgsluice.shared.wire.table import Table
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import copied, delete, insert, table
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.postgres.findings import find
 from pgsluice.worker.sinks.postgres.target.key_types import tells_apart
 from pgsluice.worker.sinks.postgres.writer import INLINE_BYTES
-from tests.changes_builder import copied, delete, insert, table
 from tests.end_to_end.type_matrix import BUILT_IN
 from tests.servers import Database, PostgresServer
-from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import Target
 from tests.worker.sinks.settings import worker_settings
 

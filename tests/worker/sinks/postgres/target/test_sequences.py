@@ -10,11 +10,11 @@ import pytest
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.preflight.finding import Finding
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import copied, delete, insert, table, truncate, update
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.postgres import findings
-from tests.changes_builder import copied, delete, insert, table, truncate, update
 from tests.logged import fields_of
-from tests.worker.sinks.batch import apply_copied
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 from tests.worker.sinks.settings import worker_settings
 

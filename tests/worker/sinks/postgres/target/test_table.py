@@ -6,9 +6,9 @@ import pytest
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.testing.changes_builder import delete, insert, table, update
 from pgsluice.worker.sinks.postgres.target.table import create_table
 from pgsluice.worker.sinks.postgres.target.type_names import known_type
-from tests.changes_builder import delete, insert, table, update
 from tests.servers import Database
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 

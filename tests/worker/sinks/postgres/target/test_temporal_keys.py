@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pgsluice.shared.errors import TerminalError, TransientError
-from tests.changes_builder import copied, delete, insert, restart, table, update
-from tests.worker.sinks.batch import apply_copied
+from pgsluice.testing.batch import apply_copied
+from pgsluice.testing.changes_builder import copied, delete, insert, restart, table, update
 from tests.worker.sinks.postgres.conftest import Target
 
 BOOKINGS = table("public.bookings", "room int4range", "during daterange", "guest text", key=("room", "during"))

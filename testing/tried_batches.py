@@ -7,12 +7,12 @@ from typing import Any
 
 from pgsluice.shared.rows.changes import CopiedRows
 from pgsluice.shared.wire.table import ReplicaIdentity
-from pgsluice.worker.sinks.sink import Applied
-from tests.changes_builder import copied, insert, message, table
-from tests.worker.sinks.batch import (
+from pgsluice.testing.batch import (
     STREAM_CREATED,
     Batch,
 )
+from pgsluice.testing.changes_builder import copied, insert, message, table
+from pgsluice.worker.sinks.sink import Applied
 
 EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
 ACCOUNTS = table("public.accounts", "id bigint", "note text")

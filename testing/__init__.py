@@ -1,0 +1,1 @@
+"""The contract of sinks as tests, for whoever writes one."""
