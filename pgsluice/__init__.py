@@ -23,8 +23,7 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
     INSERT, UPDATE, DELETE      the operations of TableChanges
     NO_OLD_ROW, OLD_KEY, OLD_ROW
                                 what TableChanges holds of an old row
-    row_changes, copied_rows, RowChange
-                                both row by row, as Python values
+    row_changes, RowChange      both row by row, as Python values
     Table, Column, ReplicaIdentity
                                 of what the rows are
     Value, UNCHANGED            Postgres text as bytes, None for NULL, UNCHANGED for what was not sent
@@ -133,7 +132,7 @@ if TYPE_CHECKING:
         Receipt,
         Sink,
     )
-    from pgsluice.worker.sinks.typed_rows import RowChange, copied_rows, row_changes
+    from pgsluice.worker.sinks.typed_rows import RowChange, row_changes
 
     __version__: str
 
@@ -210,7 +209,6 @@ __all__ = [
     "WriteAgain",
     "__version__",
     "as_changes",
-    "copied_rows",
     "current_rows",
     "differences_of",
     "encode_copied",
@@ -258,7 +256,7 @@ _MODULES = {
         *("NOTHING_APPLIED", "Applied", "Delivery", "MissedChanges", "Partition", "PartitionWriter", "Receipt"),
         *("Sink", "DefinitionUse"),
     ),
-    "worker.sinks.typed_rows": ("RowChange", "copied_rows", "row_changes"),
+    "worker.sinks.typed_rows": ("RowChange", "row_changes"),
 }
 """Where the names above are, which a type checker reads and a program imports at their first use."""
 

@@ -4,7 +4,7 @@
       users:                              # or shop.users, shop.*, "*", order_*
         - type: transform
           column: email                   # or *email*: every column that matches
-          parameters: {type: mask, mask_char: "*", keep_domain: true}
+          parameters: {type: mask, mask_char: "*", keep_domain: true}     # or regex, or module:Class
           operations: [INSERT, UPDATE, DELETE]
         - type: filter
           column: age
@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pgsluice.rules.comparison import Comparison
 from pgsluice.rules.composition import AllOf, AnyOf, Not
@@ -38,9 +39,11 @@ from pgsluice.rules.contains import Contains
 from pgsluice.rules.document import YamlMapping, open_document
 from pgsluice.rules.mask import Mask
 from pgsluice.rules.orderings import OPERATORS
+from pgsluice.rules.own_transformation import own_transformation
 from pgsluice.rules.regex_replace import MOST_TIME_LIMIT_MS, TIME_LIMIT_MS, RegexReplace, regex_replace
 from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, Unlisted, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
+from pgsluice.shared.own_class import is_class_name
 from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.table import NamePattern, TablePattern
 
@@ -69,11 +72,21 @@ class RulesFile:
         return RuleSet(self.path, self.digest, self.entries, self.remarks)
 
 
-MakeRegex = Callable[[str, str, int], RegexReplace]
-"""Makes a replacement of a pattern, a replacement text and a time limit. Raises ValueError with a sentence."""
+class Makers(NamedTuple):
+    """What a file may ask for. ``regex`` makes a replacement of a pattern, a replacement text and a time limit, and raises
+    ValueError with a sentence. ``own`` makes a transformation of a class that its user wrote, which does whatever it wants: None
+    where others write the rules."""
+
+    regex: Callable[[str, str, int], RegexReplace] = regex_replace
+    own: Callable[[str, YamlMapping], ValueTransformation | None] | None = None
 
 
-def load_rules(path: str, text: str | None = None, make_regex: MakeRegex = regex_replace) -> RulesFile:
+STRANGERS = Makers()
+USERS_OWN = Makers(own=own_transformation)
+"""Of whoever starts the process."""
+
+
+def load_rules(path: str, text: str | None = None, makers: Makers = STRANGERS) -> RulesFile:
     """Of the file, or of ``text``, which ``path`` only names. Raises UsageError when the file cannot be read, or with all that is
     wrong in it: "file:line: table 't', rule 2: …"."""
     root, problems = open_document(path, "rules file", text)
@@ -84,7 +97,7 @@ def load_rules(path: str, text: str | None = None, make_regex: MakeRegex = regex
     else:
         tables = _tables(root)
     names = tables.keys() if tables is not None else []
-    entries = [_entry(path, tables, name, remarks, make_regex) for name in names] if tables is not None else []
+    entries = [_entry(path, tables, name, remarks, makers) for name in names] if tables is not None else []
     problems.check()
     return RulesFile(path, tuple(entries), (tables or root).digest(), tuple(remarks))
 
@@ -120,7 +133,7 @@ def _tables(root: YamlMapping) -> YamlMapping | None:
     return root.mapping("tables")
 
 
-def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], make_regex: MakeRegex) -> TableRules:
+def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], makers: Makers) -> TableRules:
     where = f"table '{name}'"
     try:
         pattern = TablePattern.parse(name)
@@ -140,7 +153,7 @@ def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], make_r
         if left_out:
             remarks.append(left_out)
         else:
-            rules.append(_rule(path, rule, make_regex))
+            rules.append(_rule(path, rule, makers))
     place, made = f"{path}:{tables.line_of(name)}: {where}", tuple(rule for rule in rules if rule is not None)
     if settings is None:
         return TableRules(place, pattern, made)
@@ -149,7 +162,7 @@ def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], make_r
     return TableRules(place, pattern, made, unlisted, kept, settings.switch("optional") is True)
 
 
-def _rule(path: str, rule: YamlMapping, make_regex: MakeRegex) -> Rule | None:
+def _rule(path: str, rule: YamlMapping, makers: Makers) -> Rule | None:
     """None when the rule has problems, which are noted then."""
     place = f"{path}:{rule.line}: {rule.where}"
     kind = rule.choice("type", _TYPES)
@@ -159,7 +172,7 @@ def _rule(path: str, rule: YamlMapping, make_regex: MakeRegex) -> Rule | None:
         return _filter(place, rule, parameters, operations)
     if kind == "transform":
         rule.finish(_RULE_KEYS)
-        return _transform(place, rule, parameters, operations, make_regex)
+        return _transform(place, rule, parameters, operations, makers)
     return None
 
 
@@ -186,7 +199,7 @@ def _empty_deletes(rule: YamlMapping, parameters: YamlMapping | None) -> bool | 
 
 
 def _transform(
-    place: str, rule: YamlMapping, parameters: YamlMapping | None, operations: frozenset[int], make_regex: MakeRegex
+    place: str, rule: YamlMapping, parameters: YamlMapping | None, operations: frozenset[int], makers: Makers
 ) -> Transform | None:
     _empty_deletes(rule, parameters)  # pg_flo's files have it; a transform of an old row without the column has nothing to do
     column = rule.required_text("column", "email")
@@ -194,16 +207,26 @@ def _transform(
         if "parameters" not in rule:
             rule.problem("parameters is missing (write one, like 'parameters: {type: mask, mask_char: \"*\"}')")
         return None
-    transformation: ValueTransformation | None = None
-    match parameters.choice("type", ("regex", "mask")):
-        case "mask":
-            transformation = _mask(parameters)
-        case "regex":
-            transformation = _regex(parameters, make_regex)
+    transformation = _transformation(parameters, makers)
     keeps_unique, is_optional = parameters.switch("keeps_unique") is True, rule.switch("optional") is True
     if column is None or transformation is None:
         return None
     return Transform(place, operations, NamePattern(column), transformation, keeps_unique, is_optional)
+
+
+def _transformation(parameters: YamlMapping, makers: Makers) -> ValueTransformation | None:
+    kind = parameters.text("type")
+    if kind is not None and is_class_name(kind):
+        if makers.own is None:
+            parameters.problem(f"{kind} is a class, which only a file of rules on a worker's own machine may name", "type")
+            return None
+        return makers.own(kind, parameters)
+    match parameters.choice("type", ("regex", "mask")):
+        case "mask":
+            return _mask(parameters)
+        case "regex":
+            return _regex(parameters, makers.regex)
+    return None
 
 
 def _mask(parameters: YamlMapping) -> Mask | None:
@@ -221,7 +244,7 @@ def _mask(parameters: YamlMapping) -> Mask | None:
     )
 
 
-def _regex(parameters: YamlMapping, make_regex: MakeRegex) -> ValueTransformation | None:
+def _regex(parameters: YamlMapping, make_regex: Callable[[str, str, int], RegexReplace]) -> ValueTransformation | None:
     parameters.finish((*_REGEX_KEYS, *_SHARED_PARAMETERS))
     pattern = parameters.required_text("pattern", r'"[0-9]+"')
     replace = parameters.required_text("replace", '"#"')

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from pgsluice.rules.document import Problems, YamlMapping, open_document
 from pgsluice.rules.routing import EVERY_OPERATION, NO_ROUTES, TRUNCATE, Route, Routing
 from pgsluice.rules.rule import OPERATIONS
-from pgsluice.rules.rules_file import load_rules
+from pgsluice.rules.rules_file import USERS_OWN, load_rules
 from pgsluice.rules.ruleset import NO_RULES
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.errors import UsageError
@@ -163,7 +163,7 @@ def _check_destinations(written: Iterable[tuple[YamlMapping, Route]]) -> None:
 
 def load_transformation(rules_file: str, routing_file: str) -> Transformation:
     """What the files at these paths say, "" being none. Raises UsageError that names everything wrong with one of them."""
-    rules = load_rules(rules_file).ruleset() if rules_file else NO_RULES
+    rules = load_rules(rules_file, makers=USERS_OWN).ruleset() if rules_file else NO_RULES
     return Transformation(rules, load_routing(routing_file) if routing_file else NO_ROUTES)
 
 

@@ -1,1 +1,80 @@
-"""The contract of sinks as tests, for whoever writes one."""
+"""The contract of sinks as tests, for whoever writes one: see docs/how-to/own-sink.md.
+
+    from pgsluice.testing import Promise, SinkContract
+
+    class TestOwnSink(SinkContract):
+        promises = frozenset({Promise.EXACTLY_ONCE, Promise.COPIED_ROWS})
+
+        @pytest.fixture
+        def destination(self, tmp_path): ...
+
+What is documented here is public, as ``pgsluice`` itself is:
+
+    SinkContract                the tests; a class that inherits it says what its sink promises
+    Promise                     what a sink may promise beside what every sink does
+    Destination, RefusingDestination
+                                what the fixture ``destination`` returns
+    TransformationContract      the tests of a rule of one's own
+    worker_settings             what the worker would tell a sink
+    EVENTS, KEYED_EVENTS, ACCOUNTS
+                                the tables of the contract
+    table, insert, update, delete, truncate, message, message_of, transaction, copied, restart
+                                changes of one's own tests
+    apply, apply_copied, write, write_copied
+                                take batches of them through a sink as tasks and driver do
+    followed_accounts, counting_events
+                                what the JSON lines of a destination come to
+"""
+
+import pytest
+
+for _module in ("changes_contract", "copy_contract", "rejecting_contract", "rule_contract", "two_lane_contract", "batch"):
+    pytest.register_assert_rewrite(f"{__name__}.{_module}")
+
+from pgsluice.testing.batch import apply, apply_copied, write, write_copied  # noqa: E402  after their asserts are told
+from pgsluice.testing.changes_builder import (  # noqa: E402
+    copied,
+    delete,
+    insert,
+    message,
+    message_of,
+    restart,
+    table,
+    transaction,
+    truncate,
+    update,
+)
+from pgsluice.testing.destination import Destination, RefusingDestination  # noqa: E402
+from pgsluice.testing.promises import Promise  # noqa: E402
+from pgsluice.testing.rule_contract import TransformationContract  # noqa: E402
+from pgsluice.testing.sink_contract import SinkContract  # noqa: E402
+from pgsluice.testing.sink_settings import worker_settings  # noqa: E402
+from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS, KEYED_EVENTS, counting_events, followed_accounts  # noqa: E402
+
+__all__ = [
+    "ACCOUNTS",
+    "EVENTS",
+    "KEYED_EVENTS",
+    "Destination",
+    "Promise",
+    "RefusingDestination",
+    "SinkContract",
+    "TransformationContract",
+    "apply",
+    "apply_copied",
+    "copied",
+    "counting_events",
+    "delete",
+    "followed_accounts",
+    "insert",
+    "message",
+    "message_of",
+    "restart",
+    "table",
+    "transaction",
+    "truncate",
+    "update",
+    "worker_settings",
+    "write",
+    "write_copied",
+]

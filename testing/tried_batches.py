@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pgsluice.shared.rows.changes import CopiedRows
-from pgsluice.shared.wire.table import ReplicaIdentity
+from pgsluice.shared.wire.table import ReplicaIdentity, Table
 from pgsluice.testing.batch import (
     STREAM_CREATED,
     Batch,
@@ -15,14 +15,17 @@ from pgsluice.testing.changes_builder import copied, insert, message, table
 from pgsluice.worker.sinks.sink import Applied
 
 EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
+KEYED_EVENTS = table("public.events", "id bigint", "note text")
+"""For sinks that take no tables without a key."""
+
 ACCOUNTS = table("public.accounts", "id bigint", "note text")
 LARGE_NOTE = b"x" * 300_000  # several of these fill more than one receipt, and more than a receipt may carry inline
 
 
-def batch(*partitions: Iterable[int], note: bytes = b"n") -> Batch:
+def batch(*partitions: Iterable[int], note: bytes = b"n", table: Table = EVENTS) -> Batch:
     """Partitions of messages with the given sequences; each message is one transaction of two events."""
     return [
-        [message(n, insert(EVENTS, b"%d" % (2 * n), note), insert(EVENTS, b"%d" % (2 * n + 1), note)) for n in sequences]
+        [message(n, insert(table, b"%d" % (2 * n), note), insert(table, b"%d" % (2 * n + 1), note)) for n in sequences]
         for sequences in partitions
     ]
 
@@ -37,10 +40,12 @@ def position(sequence: int) -> Applied:
     return Applied(sequence, commit_lsn=1000 * sequence, committed_at=sequence, stream_created=STREAM_CREATED)
 
 
-def copied_batch(*partitions: Iterable[int], note: bytes = b"n", snapshot: str = "first") -> list[list[CopiedRows]]:
+def copied_batch(
+    *partitions: Iterable[int], note: bytes = b"n", snapshot: str = "first", table: Table = EVENTS
+) -> list[list[CopiedRows]]:
     """The same events as those of ``batch``, in messages of the snapshot stream."""
     return [
-        [copied(n, EVENTS, (b"%d" % (2 * n), note), (b"%d" % (2 * n + 1), note), snapshot=snapshot) for n in sequences]
+        [copied(n, table, (b"%d" % (2 * n), note), (b"%d" % (2 * n + 1), note), snapshot=snapshot) for n in sequences]
         for sequences in partitions
     ]
 
@@ -59,3 +64,15 @@ def followed_accounts(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
         if line["after"] is not None:
             notes[line["after"]["id"]] = line["after"]["note"]
     return notes
+
+
+def counting_events(lines: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The ids of the events in objects of ``worker.sinks.lines.json_lines``, but for rows copied before their table was begun
+    anew."""
+    counting: list[Mapping[str, Any]] = []
+    for line in lines:
+        if line["operation"] == "RESTART":
+            counting = [other for other in counting if (other["operation"], other["table"]) != ("READ", line["table"])]
+        else:
+            counting.append(line)
+    return [line["after"]["id"] for line in counting if line["table"] == EVENTS.name]

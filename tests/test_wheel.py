@@ -13,6 +13,7 @@ import pytest
 from pgsluice.worker.sinks.lines.schemas.generating import DIRECTORY
 from tests.installed_wheel import build_wheel, make_environment, pip
 from tests.misses import no_misses
+from tests.page_files import write_files_of_page
 from tests.source_code import PRODUCT, REPOSITORY, relative, sources
 
 STRANGERS = PRODUCT
@@ -99,6 +100,17 @@ def test_the_public_api_is_there_once_it_is_installed(environment: Path, tmp_pat
     done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(environment))
+
+
+@pytest.mark.parametrize(("page", "tests"), [("how-to/own-sink.md", 37), ("how-to/own-rule.md", 4)])
+def test_what_pages_have_an_author_write_in_an_empty_directory_passes(
+    environment: Path, tmp_path: Path, page: str, tests: int
+) -> None:
+    write_files_of_page(page, tmp_path)
+    command = [str(environment / "bin" / "python"), "-m", "pytest", "-q"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{tests} passed" in done.stdout
 
 
 def test_the_wheel_holds_the_licence_and_says_which_it_is(wheel: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.end_to_end.group_under_test import configuration
 from tests.end_to_end.once import APPLY_DEADLINE_S, Outcome, apply, replicate, succeed
+from tests.page_files import write_files_of_page
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.waiting import wait_until
 
@@ -64,6 +65,34 @@ def test_a_sink_named_by_its_class_gets_every_change_once_from_copy_and_stream(
     succeed(apply(keys, SINK, "--sink-option", f"path={path}"))
     operations = [line["operation"] for line in lines(path)]
     assert operations == ["READ", "READ", "READ", "INSERT", "UPDATE", "DELETE"]
+
+
+def test_the_sink_of_the_page_holds_the_rows_of_copy_and_stream_as_the_page_of_rules_has_them(
+    source_database: Database, nats_server: NatsServer, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.db"
+    sequence = {"until-sequence": "current", "rules-config": "rules.yml", "sink-option": {"path": str(path)}}
+    keys = configuration(group, source_database, None, nats_server, **{"copy-and-stream": True} | sequence)
+    source_database.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, email text, born date, paid numeric, large text);"
+        "INSERT INTO users VALUES (1, 'a@b', '2000-02-29', 1.50, repeat('large', 9999)), (2, 'a@b', NULL, 'NaN', NULL)"
+    )
+    succeed(replicate(keys))
+    source_database.execute("UPDATE users SET id = 3 WHERE id = 1; DELETE FROM users WHERE id = 2")
+    source_database.execute("INSERT INTO users VALUES (4, 'c@d', NULL, NULL, '')")
+    succeed(replicate(keys))
+    worker = PgsluiceProcess("worker", "upsert_sink:UpsertSink", config=keys, is_fresh=True)
+    directory = worker.config_path.parent
+    write_files_of_page("how-to/own-sink.md", directory)
+    write_files_of_page("how-to/own-rule.md", directory)
+    (directory / "key.txt").write_text("a long secret")
+    succeed(Outcome(worker, APPLY_DEADLINE_S))
+    with closing(sqlite3.connect(path)) as database:
+        first, second = database.execute("SELECT id, born, paid, length(large), email FROM users ORDER BY id").fetchall()
+    assert first[:-1] == (3, "2000-02-29", "1.50", 5 * 9999)
+    assert second[:-1] == (4, None, None, 0)
+    assert (len(first[-1]), len(second[-1])) == (12, 12)
+    assert first[-1] != second[-1]
 
 
 def test_a_sink_that_is_told_of_definitions_alters_its_tables_where_the_rows_are(

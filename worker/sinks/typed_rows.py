@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, assert_never
 
 from pgsluice.shared.errors import WireError
 from pgsluice.shared.pgoutput.messages import NO_OLD_ROW, OLD_KEY
-from pgsluice.shared.rows.changes import DELETE, CopiedRows, DefinitionChange, MessageChanges, TableChanges, Truncation
+from pgsluice.shared.rows.changes import DELETE, INSERT, CopiedRows, DefinitionChange, MessageChanges, TableChanges, Truncation
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Value
 from pgsluice.worker.data_source.typed_columns import arrow_type, fitting_column
@@ -27,9 +27,9 @@ TypedRow = dict[str, Any]
 
 class RowChange(NamedTuple):
     """``operation`` is INSERT, UPDATE or DELETE. ``new`` is None for a DELETE; ``old`` is the old row as far as it was sent, None
-    when it was not."""
+    when it was not. ``position`` is None for a row that a copy read."""
 
-    position: Position
+    position: Position | None
     operation: int
     table: Table
     new: TypedRow | None
@@ -50,8 +50,11 @@ class RowChange(NamedTuple):
         return {name: row[name] for name in names if name in row}
 
 
-def row_changes(message: MessageChanges) -> list[RowChange | Truncation]:
-    """The changes of a message in commit order, without definitions. Raises WireError for a value that is not of its type."""
+def row_changes(message: MessageChanges | CopiedRows) -> list[RowChange | Truncation]:
+    """The changes of a message in commit order, without definitions. Copied rows are inserts; a Truncation comes where their table
+    is copied again, since what was copied of it before does not count. Raises WireError for a value that is not of its type."""
+    if isinstance(message, CopiedRows):
+        return _copied(message)
     positions = [each.position(index) for each in message.transactions for index in range(each.first_change, each.end_change)]
     placed: list[tuple[int, RowChange | Truncation]] = []
     for part in message.parts:
@@ -67,11 +70,13 @@ def row_changes(message: MessageChanges) -> list[RowChange | Truncation]:
     return [change for _, change in sorted(placed, key=lambda each: each[0])]
 
 
-def copied_rows(copied: CopiedRows) -> list[TypedRow]:
-    """The rows that a snapshot copied, in order; none where the table is copied again (``copied.restarts``)."""
+def _copied(copied: CopiedRows) -> list[RowChange | Truncation]:
+    if copied.restarts:
+        return [Truncation((copied.table,), 0, cascade=False, restart_identity=False)]
     if not copied.rows:
         return []
-    return _rows(copied.table, as_changes(copied).new, copied.rows)
+    rows = _rows(copied.table, as_changes(copied).new, copied.rows)
+    return [RowChange(None, INSERT, copied.table, row, None) for row in rows]
 
 
 def _changes(part: TableChanges, positions: Sequence[Position]) -> list[RowChange]:

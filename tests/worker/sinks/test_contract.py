@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,10 @@ from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.wire.definition import TableDefined
 from pgsluice.shared.wire.published_definition import PublishedDefinition
+from pgsluice.testing import Promise, counting_events
 from pgsluice.testing.batch import STREAM_CREATED, apply, with_definitions, write
 from pgsluice.testing.changes_builder import insert, message, table
+from pgsluice.testing.changes_contract import broken_off
 from pgsluice.testing.tried_batches import followed_accounts
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.sink import PostgresSink
@@ -28,29 +30,14 @@ from pgsluice.worker.sinks.stdout.sink import StdoutSink
 from tests.servers import Database, NatsServer
 from tests.state_bucket import ensure_bucket
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, with_columns
-from tests.worker.sinks.contract import SinkContract, broken_off
+from tests.worker.sinks.contract import AT_LEAST_ONCE, EXACTLY_ONCE, SinkContract
 from tests.worker.sinks.line_settings import line_settings
-from tests.worker.sinks.rejecting_contract import RejectingSinkContract
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink, SqliteTables
-from tests.worker.sinks.two_lane_contract import TwoLaneContract
-
-
-def counting_events(lines: Iterable[dict[str, Any]]) -> list[int]:
-    """The ids of the events in ``json_lines`` objects, but for rows copied before their table was begun anew."""
-    counting: list[dict[str, Any]] = []
-    for line in lines:
-        if line["operation"] == "RESTART":
-            counting = [other for other in counting if (other["operation"], other["table"]) != ("READ", line["table"])]
-        else:
-            counting.append(line)
-    return [line["after"]["id"] for line in counting if line["table"] == "events"]
 
 
 class StdoutDestination:
     """A file in the place of standard output."""
-
-    is_exactly_once = False
 
     def __init__(self, settings: WorkerSettings, output: Path) -> None:
         self._settings = settings
@@ -73,8 +60,9 @@ class StdoutDestination:
         os.close(self._descriptor)
 
 
-class TestStdout(SinkContract, TwoLaneContract):
+class TestStdout(SinkContract):
     kind = "stdout"
+    promises = AT_LEAST_ONCE | {Promise.CATCH_UP}
 
     @pytest.fixture
     def destination(self, nats_server: NatsServer, group: str, tmp_path: Path) -> Iterator[StdoutDestination]:
@@ -86,8 +74,6 @@ class TestStdout(SinkContract, TwoLaneContract):
 
 class PostgresDestination:
     """Rows of a keyless heap come back in the order in which they were inserted."""
-
-    is_exactly_once = True
 
     def __init__(self, database: Database, settings: WorkerSettings) -> None:
         self._database = database
@@ -116,8 +102,9 @@ class PostgresDestination:
             self._database.execute(f"ALTER TABLE public.events ADD CHECK (id <> {event})")
 
 
-class TestPostgres(RejectingSinkContract):
+class TestPostgres(SinkContract):
     kind = "postgres"
+    promises = EXACTLY_ONCE | {Promise.CATCH_UP, Promise.REFUSALS}
 
     @pytest.fixture
     def destination(self, target_database: Database, nats_server: NatsServer, group: str) -> PostgresDestination:
@@ -128,8 +115,6 @@ class TestPostgres(RejectingSinkContract):
 
 class SqliteDestination:
     """The file of the example of a sink that is not ours."""
-
-    is_exactly_once = True
 
     def __init__(self, path: Path, kind: type[SqliteSink] = SqliteSink) -> None:
         self._path = path
@@ -153,8 +138,9 @@ class SqliteDestination:
         return [json.loads(line) for (line,) in self.rows("SELECT line FROM lines ORDER BY rowid")]
 
 
-class TestSqlite(SinkContract, TwoLaneContract):
+class TestSqlite(SinkContract):
     kind = "tests.worker.sinks.sqlite_sink:SqliteSink"
+    promises = EXACTLY_ONCE | {Promise.CATCH_UP}
 
     @pytest.fixture
     def destination(self, tmp_path: Path) -> SqliteDestination:
@@ -172,10 +158,11 @@ ALTERED = [
 ]
 
 
-class TestSqliteTables(SinkContract, TwoLaneContract):
+class TestSqliteTables(SinkContract):
     """One that is told of definitions in the driver."""
 
     kind = "tests.worker.sinks.sqlite_sink:SqliteTables"
+    promises = EXACTLY_ONCE | {Promise.CATCH_UP}
 
     @pytest.fixture
     def destination(self, tmp_path: Path) -> SqliteDestination:

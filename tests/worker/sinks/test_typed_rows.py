@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgsluice import DELETE, INSERT, UPDATE, RowChange, Truncation, WireError, copied_rows, row_changes
+from pgsluice import DELETE, INSERT, UPDATE, RowChange, Truncation, WireError, row_changes
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from pgsluice.testing.changes_builder import (
@@ -62,7 +62,7 @@ def test_a_value_is_pythons_of_its_type_or_its_text(type_name: str, text: bytes 
     assert change.new == {"id": 1, "v": value}
     assert change.new is not None
     assert type(change.new["v"]) is type(value)
-    assert copied_rows(copied(1, values, (b"1", text))) == [{"id": 1, "v": value}]
+    assert row_changes(copied(1, values, (b"1", text))) == [(None, INSERT, values, {"id": 1, "v": value}, None)]
 
 
 def test_changes_of_several_tables_come_in_commit_order_with_their_positions() -> None:
@@ -108,8 +108,11 @@ def test_a_value_that_was_not_sent_is_taken_from_the_old_row_as_far_as_that_has_
     assert (change.new, change.old) == ({"id": 1, "name": "Eva"}, {"id": 1, "name": "Eva"})
 
 
-def test_a_table_that_is_copied_again_has_no_rows_yet() -> None:
-    assert copied_rows(restart(1, ORDERS)) == []
+def test_a_table_that_is_copied_again_is_emptied_first() -> None:
+    (emptied,) = row_changes(restart(1, ORDERS))
+    assert isinstance(emptied, Truncation)
+    assert emptied.tables == (ORDERS,)
+    assert row_changes(copied(1, ORDERS)) == []
 
 
 def test_a_value_that_is_not_of_its_type_is_named_by_its_column_alone() -> None:

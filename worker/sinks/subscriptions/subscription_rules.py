@@ -20,7 +20,7 @@ from typing import assert_never
 
 from pgsluice.rules.bounds import BudgetSpentError, RuleBudget
 from pgsluice.rules.regex_replace import strangers_regex_replace
-from pgsluice.rules.rules_file import load_rules
+from pgsluice.rules.rules_file import Makers, load_rules
 from pgsluice.rules.ruleset import NO_RULES, RuleSet
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared.config.yaml_nodes import check_plain
@@ -47,7 +47,7 @@ def read_rules(text: str) -> RuleSet:
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"rules have more than {MOST_CHARACTERS} characters", "shorten them")
     check_plain(text, "rules", DEEPEST)
-    rules = load_rules("rules", text, strangers_regex_replace).ruleset()
+    rules = load_rules("rules", text, Makers(strangers_regex_replace)).ruleset()
     count = sum(len(entry.rules) for entry in rules.entries)
     if count > MOST_RULES:
         raise UsageError(f"there are {count} rules, and {MOST_RULES} is the most", "write fewer")

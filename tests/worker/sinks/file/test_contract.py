@@ -7,18 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.testing.tried_batches import followed_accounts
+from pgsluice.testing import Promise
+from pgsluice.testing.tried_batches import counting_events, followed_accounts
 from pgsluice.worker.sinks.file.sink import FileSink
-from tests.worker.sinks.contract import SinkContract
+from tests.worker.sinks.contract import EXACTLY_ONCE, SinkContract
 from tests.worker.sinks.file import output
-from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 
 class LineDestination:
     """What readers may rely on: finished files, and of the one in progress what the position file counts."""
-
-    is_exactly_once = True
 
     def __init__(self, directory: Path, compression: str) -> None:
         self._directory = directory
@@ -34,8 +31,9 @@ class LineDestination:
         return followed_accounts(output.lines(self._directory))
 
 
-class TestLines(SinkContract, TwoLaneContract):
+class TestLines(SinkContract):
     kind = "file"
+    promises = EXACTLY_ONCE | {Promise.CATCH_UP}
 
     @pytest.fixture(params=["none", "zstd"])  # gzip's members are appended as zstd's frames are, and read in test_sink
     def destination(self, tmp_path: Path, request: pytest.FixtureRequest) -> LineDestination:
@@ -44,8 +42,6 @@ class TestLines(SinkContract, TwoLaneContract):
 
 class ParquetDestination:
     """Finished files, which is all there is: every batch fills one."""
-
-    is_exactly_once = True
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -68,8 +64,9 @@ class ParquetDestination:
         return notes
 
 
-class TestParquet(SinkContract, TwoLaneContract):
+class TestParquet(SinkContract):
     kind = "file"
+    promises = EXACTLY_ONCE | {Promise.CATCH_UP}
 
     @pytest.fixture
     def destination(self, tmp_path: Path) -> ParquetDestination:

@@ -142,8 +142,6 @@ def open_transaction(broker: RealKafka, topic: str) -> Iterator[None]:
 
 
 class KafkaDestination:
-    is_exactly_once = True
-
     def __init__(self, broker: RealKafka, group: str, nats: NatsSettings = NO_NATS, **changed: Any) -> None:
         self.broker = broker
         self.group = group

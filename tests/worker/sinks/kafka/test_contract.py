@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from pgsluice.testing.tried_batches import followed_accounts
+from pgsluice.testing import Promise
+from pgsluice.testing.tried_batches import counting_events, followed_accounts
 from tests.servers import NatsServer
 from tests.servers.kafka import RealKafka
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.contract import SinkContract
+from tests.worker.sinks.contract import AT_LEAST_ONCE, EXACTLY_ONCE, SinkContract
 from tests.worker.sinks.kafka.cluster import KafkaDestination
-from tests.worker.sinks.test_contract import counting_events
-from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 pytestmark = pytest.mark.kafka
 
@@ -26,23 +25,21 @@ class JsonDestination(KafkaDestination):
         return followed_accounts(self.reader("accounts").values())
 
 
-class TestTransactions(SinkContract, TwoLaneContract):
+class TestTransactions(SinkContract):
     kind = "kafka"
+    promises = EXACTLY_ONCE | {Promise.CATCH_UP}
 
     @pytest.fixture
     def destination(self, real_kafka: RealKafka, group: str) -> JsonDestination:
         return JsonDestination(real_kafka, group)
 
 
-class AtLeastOnceDestination(JsonDestination):
-    is_exactly_once = False
-
-
-class TestWithoutTransactions(SinkContract, TwoLaneContract):
+class TestWithoutTransactions(SinkContract):
     kind = "kafka"
+    promises = AT_LEAST_ONCE | {Promise.CATCH_UP}
 
     @pytest.fixture
-    def destination(self, real_kafka: RealKafka, nats_server: NatsServer, group: str) -> AtLeastOnceDestination:
+    def destination(self, real_kafka: RealKafka, nats_server: NatsServer, group: str) -> JsonDestination:
         ensure_bucket(nats_server.settings(), group)
         changed: dict[str, Any] = {"transactions": False}
-        return AtLeastOnceDestination(real_kafka, group, nats_server.settings(), **changed)
+        return JsonDestination(real_kafka, group, nats_server.settings(), **changed)

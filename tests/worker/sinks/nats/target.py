@@ -86,8 +86,6 @@ def joined(messages: Iterable[StoredMessage]) -> list[bytes]:
 
 
 class NatsDestination:
-    is_exactly_once = True
-
     def __init__(self, nats: NatsSettings, group: str, **changed: Any) -> None:
         self._nats = nats
         self._group = group

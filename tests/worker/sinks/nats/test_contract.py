@@ -22,15 +22,14 @@ from pgsluice.shared.wire.position import NO_ANCHOR, Anchor
 from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.testing.batch import apply
 from pgsluice.testing.changes_builder import insert, message_of, table, transaction
-from pgsluice.testing.tried_batches import EVENTS, batch, events, followed_accounts, position
+from pgsluice.testing.tried_batches import EVENTS, batch, counting_events, events, followed_accounts, position
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from tests.servers import NatsServer
 from tests.state_bucket import ensure_bucket
 from tests.waiting import wait_until
 from tests.worker.definitions.test_definition_changes import ALTERED
-from tests.worker.sinks.contract import SinkContract
+from tests.worker.sinks.contract import EXACTLY_ONCE, SinkContract
 from tests.worker.sinks.nats.target import NatsDestination, TargetStreamReader
-from tests.worker.sinks.test_contract import counting_events
 
 
 class JsonDestination(NatsDestination):
@@ -43,6 +42,7 @@ class JsonDestination(NatsDestination):
 
 class TestJson(SinkContract):
     kind = "nats"
+    promises = EXACTLY_ONCE
 
     @pytest.fixture
     def destination(self, nats_server: NatsServer, group: str) -> JsonDestination:
@@ -88,6 +88,7 @@ class GroupDestination(NatsDestination):
 
 class TestGroup(SinkContract):
     kind = "nats"
+    promises = EXACTLY_ONCE
 
     @pytest.fixture
     def destination(self, nats_server: NatsServer, group: str) -> GroupDestination:
@@ -112,6 +113,7 @@ class TestExpiringStream(SinkContract):
     """Each batch leaves the position in a message that does not expire."""
 
     kind = "nats"
+    promises = EXACTLY_ONCE
 
     @pytest.fixture
     def destination(self, nats_server: NatsServer, group: str) -> JsonDestination:

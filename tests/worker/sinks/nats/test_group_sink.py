@@ -19,6 +19,7 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
 from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, apply_copied, write
 from pgsluice.testing.changes_builder import insert, message, message_of, transaction
+from pgsluice.testing.changes_contract import broken_off
 from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.group_streams import GroupStreams
@@ -29,7 +30,6 @@ from pgsluice.worker.sinks.nats.sink import NatsSink
 from pgsluice.worker.sinks.sink import Applied
 from tests.servers import NatsServer
 from tests.waiting import wait_until
-from tests.worker.sinks.contract import broken_off
 from tests.worker.sinks.nats.test_contract import GroupDestination, tell_group
 
 LETTER = message_of(7, transaction(1000, insert(EVENTS, b"70", b"n"), first_ordinal=3))

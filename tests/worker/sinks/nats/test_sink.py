@@ -16,6 +16,7 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, apply_copied, write
 from pgsluice.testing.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
+from pgsluice.testing.changes_contract import broken_off
 from pgsluice.testing.tried_batches import EVENTS, LARGE_NOTE, batch, copied_batch, position
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.nats.sink import NatsSink
@@ -23,7 +24,6 @@ from pgsluice.worker.sinks.nats.target_stream import TargetStream
 from pgsluice.worker.sinks.nats.whole_transactions import UNIT_MESSAGES
 from tests.servers import NatsServer
 from tests.waiting import wait_until
-from tests.worker.sinks.contract import broken_off
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.nats.target import NatsDestination, nats_settings
 from tests.worker.sinks.settings import worker_settings

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pgsluice.shared.config.settings import NatsSettings
+from pgsluice.testing import Destination, Promise
 from pgsluice.testing.batch import apply, apply_in, write
 from pgsluice.testing.changes_builder import insert, message
 from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, events, position
@@ -15,17 +16,14 @@ from pgsluice.worker.sinks.sink import CatchUp, Lane, Sink
 from tests.servers import NatsServer
 from tests.servers.opensearch import SearchServer
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.contract import Destination, SinkContract
+from tests.worker.sinks.contract import AT_LEAST_ONCE, SinkContract
 from tests.worker.sinks.search.sinks import new_sink
-from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 LARGEST_REQUEST = 200_000
 """Of which the contract's large partitions need several."""
 
 
 class SearchDestination:
-    is_exactly_once = False
-
     def __init__(self, server: SearchServer, nats: NatsSettings, group: str) -> None:
         self._server = server
         self._nats = nats
@@ -48,8 +46,9 @@ class SearchDestination:
         return {source["id"]: source["note"] for _, source in self.documents("accounts").values()}
 
 
-class TestSearch(SinkContract, TwoLaneContract):
+class TestSearch(SinkContract):
     kind = "search"
+    promises = AT_LEAST_ONCE | {Promise.CATCH_UP}
     large_note = LARGE_NOTE[:30_000]
 
     @pytest.fixture

@@ -27,6 +27,7 @@ from pgsluice.testing.changes_builder import (
     truncate,
     update,
 )
+from pgsluice.testing.rejecting_contract import without
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation, Outcome, send_bulk
 from pgsluice.worker.sinks.search.bulk_delivery import Tally
@@ -36,7 +37,6 @@ from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Applied
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy
 from tests.servers.opensearch import SearchServer
-from tests.worker.sinks.rejecting_contract import without
 from tests.worker.sinks.search.conftest import OpenSink
 from tests.worker.sinks.search.sinks import search_settings
 

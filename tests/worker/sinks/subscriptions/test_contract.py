@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
-from pgsluice.testing.batch import STREAM_CREATED, write_partition
-from pgsluice.testing.tried_batches import batch, events, followed_accounts
-from pgsluice.worker.sinks.sink import PartitionWriter, Sink
+from pgsluice.testing import Promise
+from pgsluice.testing.tried_batches import counting_events, followed_accounts
 from pgsluice.worker.sinks.subscriptions.sink import SubscriptionsSink
 from tests.servers.http_server import HttpServer
-from tests.worker.sinks.contract import Destination, SinkContract
+from tests.worker.sinks.contract import AT_LEAST_ONCE, SinkContract
 from tests.worker.sinks.subscriptions.subscribed import Stage
-from tests.worker.sinks.test_contract import counting_events
 
 pytestmark = pytest.mark.timeout(120)
 
 
 class SubscribedDestination:
     """One receiver that subscribed to everything."""
-
-    is_exactly_once = False
 
     def __init__(self, stage: Stage, receiver: HttpServer) -> None:
         self._stage = stage
@@ -40,22 +34,7 @@ class SubscribedDestination:
 
 class TestSubscriptions(SinkContract):
     kind = "subscriptions"
-
-    test_copied_rows_are_delivered_and_move_their_own_position = None  # type: ignore[assignment]
-    test_large_partitions_of_copied_rows_are_delivered_whole = None  # type: ignore[assignment]
-    test_copied_rows_that_are_written_twice_are_delivered_once = None  # type: ignore[assignment]
-    test_copied_rows_that_are_committed_twice_are_delivered_once = None  # type: ignore[assignment]
-    test_after_a_crash_between_write_and_commit_copied_rows_are_delivered_once = None  # type: ignore[assignment]
-    test_the_same_sink_applies_copied_rows_after_an_error_once = None  # type: ignore[assignment]
-    test_rows_that_were_copied_before_their_table_was_begun_anew_do_not_count = None  # type: ignore[assignment]
-    test_changes_go_on_after_the_copy = None  # type: ignore[assignment]
-    test_a_copy_may_be_finished_at_any_time = None  # type: ignore[assignment]
-
-    def test_a_writer_can_be_sent_to_another_process(self, destination: Destination, sink: Sink) -> None:
-        writer: PartitionWriter = pickle.loads(pickle.dumps(sink.writer()))
-        receipts = [receipt for messages in batch([1], [2]) for receipt in write_partition(writer, messages)]
-        assert sink.commit(receipts, STREAM_CREATED).sequence == 2
-        assert destination.delivered() == events(2)
+    promises = AT_LEAST_ONCE - {Promise.COPIED_ROWS}
 
     @pytest.fixture
     def destination(self, stage: Stage, receiver: HttpServer) -> SubscribedDestination:

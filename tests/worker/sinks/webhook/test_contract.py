@@ -7,19 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from pgsluice.shared.config.settings import NatsSettings
-from pgsluice.testing.tried_batches import followed_accounts
+from pgsluice.testing import Promise
+from pgsluice.testing.tried_batches import counting_events, followed_accounts
 from pgsluice.worker.sinks.webhook.sink import WebhookSink
 from tests.servers import NatsServer
 from tests.servers.http_server import Answer, HttpServer, Received
 from tests.state_bucket import ensure_bucket
-from tests.worker.sinks.rejecting_contract import RejectingSinkContract
-from tests.worker.sinks.test_contract import counting_events
+from tests.worker.sinks.contract import AT_LEAST_ONCE, SinkContract
 from tests.worker.sinks.webhook.sinks import new_sink
 
 
 class WebhookDestination:
-    is_exactly_once = False
-
     def __init__(self, receiver: HttpServer, nats: NatsSettings, group: str) -> None:
         self._receiver = receiver
         self._nats = nats
@@ -41,11 +39,12 @@ class WebhookDestination:
         self._receiver.answer = answer
 
 
-class TestWebhook(RejectingSinkContract):
+class TestWebhook(SinkContract):
     """With several changes in a request, which may be refused in part. What else the form of requests changes is in
     ``test_sink``: the order of a key's changes, and what a successor repeats."""
 
     kind = "webhook"
+    promises = AT_LEAST_ONCE | {Promise.CATCH_UP, Promise.REFUSALS}
 
     @pytest.fixture
     def destination(self, nats_server: NatsServer, group: str) -> Iterator[WebhookDestination]:

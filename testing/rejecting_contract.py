@@ -1,48 +1,43 @@
-"""What every sink promises whose destination may refuse single changes: the contract of sinks, and more."""
+"""What a sink promises whose destination may refuse single changes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 import pytest
 
 from pgsluice.shared.rows.changes import MessageChanges, Part, TableChanges
 from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.testing.batch import Batch, apply
-from pgsluice.testing.tried_batches import batch, events, position
+from pgsluice.testing.destination import RefusingDestination
+from pgsluice.testing.promises import Promise, asks
+from pgsluice.testing.tried_batches import events, position
+from pgsluice.testing.tried_sink import TriedSink
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
 from pgsluice.worker.sinks.sink import Applied, Sink
-from tests.worker.sinks.contract import Destination, SinkContract
-from tests.worker.sinks.two_lane_contract import TwoLaneContract
 
 
-class RefusingDestination(Destination, Protocol):
-    def refuse(self, *events: int) -> None:
-        """From now on these events, by their ids, are not taken."""
-        ...
+class RejectingContract(TriedSink):
+    """To be inherited beside ``ChangesContract``: the fixture ``destination`` is a RefusingDestination."""
 
-
-class RejectingSinkContract(SinkContract, TwoLaneContract):
-    """Of a sink whose destination may refuse single changes: its fixture ``destination`` is a RefusingDestination."""
-
+    @asks(Promise.REFUSALS)
     def test_refused_changes_are_named_and_the_rest_is_delivered(
         self, destination: RefusingDestination, sink: Sink, successor: Sink
     ) -> None:
         """In as many passes over the batch as it takes; what was named is left out of those that follow."""
-        apply(sink, batch([1]))
+        apply(sink, self.batch([1]))
         destination.refuse(5, 8)
         rejected: set[Position] = set()
         while True:
             try:
-                applied = apply_until_told(sink, [[without(each, rejected) for each in part] for part in batch([2, 3], [4])])
+                applied = apply_until_told(sink, [[without(each, rejected) for each in part] for part in self.batch([2, 3], [4])])
                 break
             except RejectedChanges as refusal:
                 named = {rejection.position for rejection in refusal.rejections}
                 assert named, "at least one, or the batch would come for ever"
                 assert not named & rejected, "what is not in the batch cannot be refused"
                 rejected |= named
-                if destination.is_exactly_once:
+                if self.is_exactly_once:
                     assert destination.delivered() == events(1)
         assert rejected == {Position(LSN(2000), 2), Position(LSN(4000), 1)}
         assert applied == position(4)
@@ -50,12 +45,13 @@ class RejectingSinkContract(SinkContract, TwoLaneContract):
         sink.close()
         assert successor.open() == position(4)
 
+    @asks(Promise.REFUSALS)
     def test_rejected_changes_leave_the_position(self, destination: RefusingDestination, sink: Sink, successor: Sink) -> None:
         """As when the worker is killed before it has made letters of them."""
-        apply(sink, batch([1]))
+        apply(sink, self.batch([1]))
         destination.refuse(4)
         with pytest.raises(RejectedChanges):
-            apply_until_told(sink, batch([2], [3]))
+            apply_until_told(sink, self.batch([2], [3]))
         sink.close()
         assert successor.open() == position(1)
 
