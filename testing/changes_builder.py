@@ -231,6 +231,7 @@ def _placed(part: TransactionPart, first_change: int, end_change: int) -> Transa
 
 
 def _place(change: AnyChange, index: int, parts: list[Part], open_parts: dict[Table, TableChanges]) -> None:
+    # one kind alone: the two that stand between rows, which everything else is
     if isinstance(change, PublishedDefinition):
         open_parts.clear()
         parts.append(DefinitionChange(change, index))

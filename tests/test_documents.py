@@ -26,9 +26,9 @@ BY_HAND = [*AT_ROOT, *(path for path in sorted(DOCS.rglob("*.md")) if path.name 
 
 LONGEST_README, LONGEST_LINE = 250, 120
 
-_FOLDERS = "shared|replicator|rules|worker|console|tests|benchmarks|docker|deploy|docs|pgsluice"
+_FOLDERS = "shared|replicator|rules|worker|console|testing|tests|benchmarks|docker|deploy|docs|pgsluice"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+|[\w.-]+\.(?:md|yaml|yml|toml))`")
-_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+_TEST = re.compile(r"`(test(?:s|ing)/[\w/]+\.py)::(test_\w+)`")
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 _CODE = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
 

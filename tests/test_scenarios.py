@@ -17,7 +17,7 @@ AT_LEAST = 95
 """As many failures other systems had, or test, when this list was made: there may be more, and none is taken away."""
 
 _ROW = re.compile(r"\| ([A-F][0-9]+) \| ([^|]+) \| ([^|]+) \| ([^|]*) \|")
-_TEST = re.compile(r"`(tests/[^`:]+\.py)::(test_\w+)`")
+_TEST = re.compile(r"`(test(?:s|ing)/[^`:]+\.py)::(test_\w+)`")
 
 
 class Scenario(NamedTuple):

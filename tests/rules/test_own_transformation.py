@@ -11,6 +11,7 @@ import pytest
 from pgsluice.rules.rules_file import load_rules
 from pgsluice.rules.transformation_files import load_transformation, read_transformation
 from pgsluice.shared.errors import TerminalError, UsageError
+from pgsluice.shared.rows.changes import TableChanges
 from pgsluice.testing import TransformationContract, insert, message, table, update
 from pgsluice.worker.sinks.subscriptions.subscription_rules import read_rules
 
@@ -72,6 +73,7 @@ def test_a_rule_named_by_its_class_changes_old_and_new_rows_here_and_in_tasks() 
         made, rejected = each.apply(changes)
         assert rejected == []
         (part,) = made.parts
+        assert isinstance(part, TableChanges)
         assert part.new[1] == [b"p-a", None]
 
 
@@ -79,7 +81,9 @@ def test_a_row_that_a_rule_fails_on_is_a_dead_letter_without_its_value() -> None
     transformation = load_transformation(rules_file('{type: "own_rules:Prefix", text: "p-"}'), "")
     rows = [insert(USERS, b"%d" % n, text, None) for n, text in enumerate((b"a", b"secret", b"number", b"b"))]
     made, rejected = transformation.apply(message(1, *rows))
-    assert made.parts[0].new[1] == [b"p-a", b"p-b"]  # type: ignore[union-attr]
+    (part,) = made.parts
+    assert isinstance(part, TableChanges)
+    assert part.new[1] == [b"p-a", b"p-b"]
     assert [each.change_index for each in rejected] == [1, 2]
     assert "own_rules:Prefix raised LookupError" in rejected[0].reason
     assert "secret" not in rejected[0].reason
