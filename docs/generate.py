@@ -19,6 +19,7 @@ import click
 from pygments.formatters import HtmlFormatter
 
 import pgsluice
+from pgsluice import testing
 from pgsluice.console.flags import known_options, settings_by_command
 from pgsluice.console.program import program
 from pgsluice.shared.config import options_of
@@ -266,13 +267,14 @@ def _object_names(group: GroupNames) -> str:
 _API_TITLE = """\
 # Python API
 
-This page is made from the package's own documentation. [Write a sink of your own](../how-to/own-sink.md) shows how the
-names are used.
+This page is made from the package's own documentation. [Write a sink of your own](../how-to/own-sink.md) and
+[a rule](../how-to/own-rule.md) show how the names are used.
 """
 
 
 def api_page() -> str:
-    return f"{_API_TITLE}\n```text\n{_specification(pgsluice)}\n```\n"
+    tested = f"## pgsluice.testing\n\n```text\n{_specification(testing)}\n```\n"
+    return f"{_API_TITLE}\n```text\n{_specification(pgsluice)}\n```\n\n{tested}"
 
 
 def _specification(module: ModuleType) -> str:

@@ -83,7 +83,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _functions_of_tests(thing: object) -> list[FunctionType]:
-    if not _place(thing).startswith("tests."):
+    if not _place(thing).startswith(("tests.", "pgsluice.testing.")):
         return []
     inside = [thing, *vars(thing).values()] if isinstance(thing, type) else [thing]
     return [each for each in inside if isinstance(each, FunctionType)]
