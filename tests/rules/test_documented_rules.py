@@ -74,7 +74,10 @@ def kinds_of_rules() -> set[str]:
 def test_every_kind_of_rule_has_an_example_with_results() -> None:
     rules = [rule for text, results in EXAMPLES if results for entry in load(text).entries for rule in entry.rules]
     shown = set(re.findall(r"(\w+)\(", repr(rules)))
-    no_misses(kinds_of_rules() - shown - HAS_A_PAGE_OF_ITS_OWN, "no example of it in docs/how-to/rules.md with its results below: add one")
+    no_misses(
+        kinds_of_rules() - shown - HAS_A_PAGE_OF_ITS_OWN,
+        "no example of it in docs/how-to/rules.md with its results below: add one",
+    )
 
 
 @pytest.mark.parametrize(("rules_text", "results"), EXAMPLES)
