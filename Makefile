@@ -13,7 +13,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-postgres test-deploy test-page test-search-real test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-page  the server's page in a browser, which is fetched into build/browser (three minutes)"
 	@echo "make page-pictures  renew docs/images/page-*.png"
 	@echo "make test-search-real  the search sink on a real OpenSearch, whose jars it fetches into build/jars (takes a JDK; minutes)"
+	@echo "make test-elasticsearch  the same on Elasticsearch 9.5 and 7.17, whose jars and Java it fetches into build (some twenty minutes)"
 	@echo "make test-kafka  a real Kafka, whose jars it fetches into build/jars (minutes)"
 	@echo "make fuzz       generated inputs for every reader, ten minutes for each target (over two hours; SECONDS=600)"
 	@echo "make vendor     renew what the page takes from npm, as its lock file says"
@@ -86,7 +87,7 @@ format: $(INSTALLED)
 SPREAD := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # What waits for nothing needs no more processes than there are cores.
 SPREAD_FAST := --numprocesses logical --dist loadfile --no-loadscope-reorder
-APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not kafka and not postgres_suite
+APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not elasticsearch and not kafka and not postgres_suite
 ORDINARY := -m "$(APART)" $(SPREAD)
 
 test-fast: $(INSTALLED)
@@ -97,13 +98,13 @@ check: lint test-fast
 test: $(INSTALLED) java
 	$(BIN)/python -m pytest $(ORDINARY)
 
-test-all: test test-long test-versions test-postgres test-deploy test-page test-search-real test-kafka test-cluster test-spark-cluster
+test-all: test test-long test-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka test-cluster test-spark-cluster
 
 test-profile: $(INSTALLED) java
 	$(BIN)/python -m pytest -p tests.runs.costs --write-durations $(ORDINARY)
 
 test-long: $(INSTALLED) java
-	$(BIN)/python -m pytest -m "long and not search_real and not kafka" --timeout 7200
+	$(BIN)/python -m pytest -m "long and not search_real and not elasticsearch and not kafka" --timeout 7200
 	$(BIN)/python -m pytest -m "hypothesis and not long and $(APART)" --hypothesis-profile many --timeout 7200 $(SPREAD)
 
 soak: $(INSTALLED) java
@@ -133,6 +134,10 @@ test-page: $(INSTALLED) java
 test-search-real: $(INSTALLED) java
 	@$(BIN)/python -c "from tests.servers.maven import server_jars; server_jars('opensearch')"
 	$(BIN)/python -m pytest -m search_real --timeout 7200
+
+test-elasticsearch: $(INSTALLED) java
+	@$(BIN)/python -c "from tests.servers.elasticsearch import fetch; fetch()"
+	$(BIN)/python -m pytest -m elasticsearch --timeout 7200
 
 test-kafka: $(INSTALLED) java
 	@$(BIN)/python -c "from tests.servers.maven import server_jars; server_jars('kafka')"

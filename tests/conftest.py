@@ -19,8 +19,10 @@ from hypothesis import settings
 
 from tests.borrowed_spark import environment_restored
 from tests.replicated_group import Group
+from tests.search_servers import EVERY
 from tests.servers import Database, NatsCluster, NatsServer, PgsluiceProcess, PostgresServer
 from tests.servers.child import PrivateDirectory, unprivileged_user
+from tests.servers.elasticsearch import OneElasticsearch
 from tests.servers.kafka import RealKafka
 from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServer
 from tests.servers.postgres_binaries import NEWEST, BinariesUnavailableError, binaries
@@ -132,10 +134,24 @@ def real_opensearch() -> Iterator[RealOpenSearch]:
         yield server
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.search_real)])
+@pytest.fixture(scope="session")
+def elasticsearch() -> Iterator[OneElasticsearch]:
+    """As ``fake_opensearch``. A test that asks for it by this name has the marker elasticsearch."""
+    with OneElasticsearch() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=EVERY)
 def search_server(request: pytest.FixtureRequest) -> SearchServer:
-    """Both, one after the other; the real one in ``make test-search-real`` only."""
-    server: SearchServer = request.getfixturevalue(f"{request.param}_opensearch")
+    """All of them, one after the other; real ones in ``make test-search-real`` and ``make test-elasticsearch`` only."""
+    server: SearchServer
+    match request.param:
+        case int(version):
+            server = request.getfixturevalue("elasticsearch").of(version)
+        case "opensearch":
+            server = request.getfixturevalue("real_opensearch")
+        case _:
+            server = request.getfixturevalue("fake_opensearch")
     return server
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from tests.background_thread import BackgroundThread
 from tests.end_to_end.search_group import Indexed, running, search_configuration
+from tests.search_servers import on_real_servers
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.http_proxy import Exchange, HttpProxy, Refusal
-from tests.servers.opensearch import FakeOpenSearch, RealOpenSearch, SearchServerError
+from tests.servers.opensearch import FakeOpenSearch, SearchServer, SearchServerError
 from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("SEARCH_KILLS", "30"))
@@ -94,16 +96,25 @@ def kill_at_a_request(worker: PgsluiceProcess, proxy: HttpProxy, number: int, *,
     assert wait_until(killed.is_set, deadline_s=START_DEADLINE_S, what=f"request {number}")
 
 
+@pytest.fixture
+def watched_server(search_server: SearchServer) -> Iterator[SearchServer]:
+    """It looks at its disk often."""
+    interval = "cluster.info.update.interval"
+    search_server.ask("PUT", "/_cluster/settings", {"persistent": {interval: "10s"}})
+    yield search_server
+    search_server.ask("PUT", "/_cluster/settings", {"persistent": {interval: None}})
+
+
+@on_real_servers
 @pytest.mark.long
-@pytest.mark.search_real
 @pytest.mark.timeout(1800)
 def test_a_server_that_is_killed_full_and_busy_in_turn_loses_nothing(
-    source_database: Database, nats_server: NatsServer, group: str
+    source_database: Database, nats_server: NatsServer, watched_server: SearchServer, group: str
 ) -> None:
     source_database.execute(_TABLE + _ROWS)
     items = Indexed(source_database, nats_server.settings(), group, "items")
-    load = Load(source_database, random.Random(1))
-    with RealOpenSearch({"cluster.info.update.interval": "10s"}) as server, HttpProxy(server.port) as proxy:
+    load, server = Load(source_database, random.Random(1)), watched_server
+    with HttpProxy(server.port) as proxy:
         keys = search_configuration(group, source_database, nats_server, proxy.url)
         with running(keys) as worker:
             load.start()
@@ -127,7 +138,7 @@ def test_a_server_that_is_killed_full_and_busy_in_turn_loses_nothing(
             items.arrive(server, worker)
 
 
-def is_caught_up(items: Indexed, server: RealOpenSearch, proxy: HttpProxy) -> None:
+def is_caught_up(items: Indexed, server: SearchServer, proxy: HttpProxy) -> None:
     """What is written now arrives."""
     [(number,)] = items.source.execute("INSERT INTO items VALUES (nextval('number') * -1, 'mark', '') RETURNING id")
     query = {"query": {"ids": {"values": [str(number)]}}}
@@ -144,7 +155,7 @@ def is_caught_up(items: Indexed, server: RealOpenSearch, proxy: HttpProxy) -> No
     wait_until(is_there, deadline_s=START_DEADLINE_S, what="the row that was written last", interval_s=0.5)
 
 
-def flood(server: RealOpenSearch, share: str | None) -> None:
+def flood(server: SearchServer, share: str | None) -> None:
     """So much of the disk has to be free, or else indexes are blocked."""
     names = ("low", "high", "flood_stage")
     free = None if share is None else "100000gb"
@@ -152,7 +163,7 @@ def flood(server: RealOpenSearch, share: str | None) -> None:
     server.ask("PUT", "/_cluster/settings", {"transient": settings})
 
 
-def is_blocked(server: RealOpenSearch, items: Indexed) -> bool:
+def is_blocked(server: SearchServer, items: Indexed) -> bool:
     index = f"{items.alias}-000001"
     found = server.ask("GET", f"/{index}/_settings")[index]["settings"]["index"]
     return bool(found.get("blocks", {}).get("read_only_allow_delete") == "true")

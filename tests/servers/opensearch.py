@@ -138,16 +138,24 @@ class FakeOpenSearch(SearchServer):
             proxy.__exit__(None, None, None)
 
 
-class RealOpenSearch(SearchServer):
-    """One node of OpenSearch 2.19; ``start`` after ``stop`` or ``kill`` continues on the same data."""
+class RealSearchServer(SearchServer):
+    """One node in a JVM; ``start`` after ``stop`` or ``kill`` continues on the same data."""
 
-    kind = "real"
     keeps_data = True
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__()
         self._transport_port = free_port()
-        self._settings = SETTINGS | dict(settings or {})
+        self._settings = dict(settings)
+
+
+class RealOpenSearch(RealSearchServer):
+    """OpenSearch 2.19."""
+
+    kind = "real"
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(SETTINGS | dict(settings or {}))
 
     def _command(self, directory: Path) -> list[str]:
         (directory / "tmp").mkdir(exist_ok=True)

@@ -21,8 +21,9 @@ from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.index import IndexCatalog
 from pgsluice.worker.sinks.search.index_name import Generation
 from pgsluice.worker.sinks.search.server_connection import ConnectionPool
+from tests.search_servers import on_real_servers
 from tests.servers.http_proxy import Cut, Exchange, HttpProxy, Refusal
-from tests.servers.opensearch import RealOpenSearch, SearchServer
+from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings
 
 ORDERS = table("shop.orders", "id bigint", "note text")
@@ -181,26 +182,26 @@ def answer_once(trial: Trial, items: list[tuple[int, str]]) -> None:
     trial.proxy.before = lambda exchange: answer if exchange.number == number else None
 
 
-@pytest.mark.search_real
+@on_real_servers
 def test_a_shard_that_is_nowhere_is_waited_for_and_the_next_requests_are_as_large(
-    real_opensearch: RealOpenSearch, group: str
+    search_server: SearchServer, group: str
 ) -> None:
     """The server says so in time. By itself it would wait for a minute, longer than the request."""
     nowhere = {"index.routing.allocation.require._name": "nowhere"}
     index = {"settings": nowhere, "aliases": {group: {}}}
-    real_opensearch.ask("PUT", f"/{group}-1?wait_for_active_shards=0", index)
-    with HttpProxy(real_opensearch.port) as proxy:
-        trial = Trial(real_opensearch, proxy, f"{group}-other")
+    search_server.ask("PUT", f"/{group}-1?wait_for_active_shards=0", index)
+    with HttpProxy(search_server.port) as proxy:
+        trial = Trial(search_server, proxy, f"{group}-other")
         trial.limit(timeout_s=4.0)
         operations = [each._replace(target=group) for each in trial.operations(50)]
         with pytest.raises(TransientError, match="unavailable_shards_exception") as raised:
             trial.delivery(patience_s=0.05).deliver(operations)
         assert raised.value.cause is Cause.TARGET
-        real_opensearch.ask("PUT", f"/{group}-1/_settings", dict.fromkeys(nowhere))
+        search_server.ask("PUT", f"/{group}-1/_settings", dict.fromkeys(nowhere))
         arrived = proxy.arrived
         trial.delivery().deliver(operations)
         assert proxy.arrived == arrived + 1
-        assert len(real_opensearch.documents(group)) == 50
+        assert len(search_server.documents(group)) == 50
         trial.close()
 
 

@@ -13,8 +13,9 @@ from pgsluice.testing.batch import apply, write
 from pgsluice.testing.changes_builder import insert, message, table, truncate, update
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.sinks.search.sink import SearchSink
+from tests.search_servers import on_real_servers
 from tests.servers.http_proxy import Exchange, HttpProxy, Refusal
-from tests.servers.opensearch import RealOpenSearch, SearchServer
+from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.search.conftest import OpenSink
 from tests.worker.sinks.search.test_altered_indexes import ITEMS, RENAMED, ROWS, altered, row, titled, written
 
@@ -152,34 +153,32 @@ def test_an_index_that_can_never_be_made_stops_the_worker(open_sink: OpenSink, p
         apply(sink, INSERTED)
 
 
-@pytest.mark.search_real
-def test_a_server_that_has_its_most_shards_is_waited_for(
-    open_sink: OpenSink, real_opensearch: RealOpenSearch, group: str
-) -> None:
+@on_real_servers
+def test_a_server_that_has_its_most_shards_is_waited_for(open_sink: OpenSink, search_server: SearchServer, group: str) -> None:
     """The fake server takes any number."""
-    sink = open_sink(real_opensearch.url)
+    sink = open_sink(search_server.url)
     limit = "cluster.max_shards_per_node"
-    real_opensearch.ask("PUT", "/_cluster/settings", {"persistent": {limit: 1}})
+    search_server.ask("PUT", "/_cluster/settings", {"persistent": {limit: 1}})
     try:
         with pytest.raises(TransientError, match=f"no room for another index .*{limit}") as raised:
             apply(sink, INSERTED)
         assert raised.value.cause is Cause.TARGET
     finally:
-        real_opensearch.ask("PUT", "/_cluster/settings", {"persistent": {limit: None}})
+        search_server.ask("PUT", "/_cluster/settings", {"persistent": {limit: None}})
     apply(sink, INSERTED)
-    assert real_opensearch.documents(f"{group}_shop_orders") == BEFORE
+    assert search_server.documents(f"{group}_shop_orders") == BEFORE
 
 
-@pytest.mark.search_real
+@on_real_servers
 def test_an_update_of_a_closed_index_waits_with_what_it_keeps(
-    open_sink: OpenSink, real_opensearch: RealOpenSearch, group: str
+    open_sink: OpenSink, search_server: SearchServer, group: str
 ) -> None:
     """The fake server gives documents of one."""
-    sink, index = open_sink(real_opensearch.url), f"{group}_shop_orders-000001"
+    sink, index = open_sink(search_server.url), f"{group}_shop_orders-000001"
     apply(sink, INSERTED)
-    real_opensearch.ask("POST", f"/{index}/_close")
+    search_server.ask("POST", f"/{index}/_close")
     with pytest.raises(TransientError, match=f"index '{index}'.*open it again"):
         apply(sink, UPDATED)
-    real_opensearch.ask("POST", f"/{index}/_open")
+    search_server.ask("POST", f"/{index}/_open")
     apply(sink, UPDATED)
-    assert real_opensearch.documents(f"{group}_shop_orders") == AFTER
+    assert search_server.documents(f"{group}_shop_orders") == AFTER
