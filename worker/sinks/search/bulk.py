@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from pgsluice.shared.errors import Cause, TransientError
-from pgsluice.worker.sinks.search.document import DEEPEST
+from pgsluice.worker.sinks.search.mapping import DEEPEST
 from pgsluice.worker.sinks.search.server_connection import BLOCK, CLOSED, NDJSON, ServerConnection, error_type, raise_refused
 
 PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"

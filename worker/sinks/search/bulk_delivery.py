@@ -26,7 +26,7 @@ from pgsluice.worker.sinks.search.bulk import (
     operation_bytes,
     send_bulk,
 )
-from pgsluice.worker.sinks.search.document import is_too_deep, without_immense_terms
+from pgsluice.worker.sinks.search.document import indexable_part, is_too_deep
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, CLOSED, ConnectionPool
@@ -243,7 +243,7 @@ class Attempt:
         is_too_much, again_before = False, len(self._again)
         for operation, answer in zip(request.operations, answers, strict=True):
             document = operation.document if answer.outcome is Outcome.REFUSED else None
-            cut = None if document is None else without_immense_terms(document)
+            cut = None if document is None else indexable_part(document)
             if cut is not None:  # whatever the reason was: if it was another, the server refuses it again
                 again = operation._replace(document=cut)
                 self._halves.append(Request([again], operation_bytes(again)))

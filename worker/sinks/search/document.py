@@ -31,18 +31,16 @@ from pgsluice.worker.sinks.lines.json_rows import (
     whole_columns,
 )
 from pgsluice.worker.sinks.search.field_values import MAY_NULL
-from pgsluice.worker.sinks.search.mapping import KEY_FIELD, WHOLE_FIELD, TableMapping
+from pgsluice.worker.sinks.search.mapping import DEEPEST, KEY_FIELD, WHOLE_FIELD, TableMapping
 
 LONGEST_ID_BYTES = 512
 LONGEST_TERM = 32_766
 """The most bytes of a term that Lucene's IndexWriter takes."""
 HASHED = b"sha256:"
 
-DEEPEST = 200
-"""So many levels a document may be nested. OpenSearch 2.19 takes 300, and never answers to 800 of a ``flat_object``: its thread
-ends. Where a fatal error ends the node, a row would end one node after the other."""
-
 _CUT = object()
+_ZEROS = re.compile(rb":\[-?0(?:\.0+)?[,\]]")
+"""How an array of zeros begins."""
 
 _KEPT_LEVELS = 100
 """Neither Python (about 1,000) nor orjson (254) reads and writes any depth; a search server takes 1,000."""
@@ -226,26 +224,42 @@ def _writable(value: Any) -> Any:
             return value
 
 
-def without_immense_terms(document: bytes) -> bytes | None:
-    """Returns the line of a document that the server refused, without those leaves of its objects that Lucene cannot index (of
-    more than LONGEST_TERM bytes with their path). WHOLE_FIELD, which servers do not index, has these objects as they are. None
-    where there is no such leaf, or WHOLE_FIELD is there already."""
-    if len(document) <= LONGEST_TERM:
+def indexable_part(document: bytes) -> bytes | None:
+    """Returns the line of a document that the server refused, without what no index takes: leaves of objects of more than
+    LONGEST_TERM bytes with their path, and vectors of zeros, which have no direction. WHOLE_FIELD, which servers do not index,
+    has these values as they are. None where there is nothing of that kind, or WHOLE_FIELD is there already."""
+    if len(document) <= LONGEST_TERM and not _ZEROS.search(document):
         return None
     fields = read_fields(document)
-    objects = {name: value for name, value in fields.items() if isinstance(value, dict)}
-    kept = {name: _indexable(value, len(name.encode())) for name, value in objects.items()}
-    whole = {name: value for name, value in objects.items() if kept[name] != value}
+    kept = {name: _indexable_value(value, len(name.encode())) for name, value in fields.items()}
+    whole = {name: value for name, value in fields.items() if kept[name] != value}
     if not whole or WHOLE_FIELD in fields:
         return None
     return document_of(fields | {name: kept[name] for name in whole} | {WHOLE_FIELD: whole})
 
 
-def with_whole_objects(fields: Fields) -> Fields:
-    """A document's fields as the server has stored them, with all of each object in its place."""
+def with_whole_values(fields: Fields) -> Fields:
+    """A document's fields as the server has stored them, with each value as it is in its place."""
     whole = fields.get(WHOLE_FIELD)
     kept = {name: value for name, value in fields.items() if name != WHOLE_FIELD}
     return {name: whole.get(name, value) for name, value in kept.items()} if isinstance(whole, dict) else kept
+
+
+def _indexable_value(value: Any, path_bytes: int) -> Any:
+    """Of a field."""
+    match value:
+        case dict():
+            return _indexable(value, path_bytes)
+        case [_, *_] if all(_is_zero(each) for each in value):
+            return None
+        case _:
+            return value
+
+
+def _is_zero(value: Any) -> bool:
+    """Of a number as ``read_fields`` has it."""
+    text = orjson.dumps(value) if isinstance(value, int | orjson.Fragment) and not isinstance(value, bool) else b"1"
+    return float(text) == 0
 
 
 def _indexable(value: Any, path_bytes: int) -> Any:

@@ -35,7 +35,7 @@ def find(worker: WorkerSettings, settings: SearchSinkSettings, incoming: Incomin
     try:
         with contextlib.closing(ServerConnection(settings)) as connection:
             catalog = IndexCatalog(connection, settings, overrides, worker.group)
-            catalog.dialect()
+            catalog.server()
             _look_at_tables(found, catalog, incoming.tables or ())
     except PgsluiceError as error:
         found.take([Finding.of(error, "search-server", Subject.SINK)])

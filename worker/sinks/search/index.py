@@ -7,18 +7,29 @@ other is filled behind the alias, and takes over when the copy is whole (``gener
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.search.index_name import PLACEHOLDER, Generation, index_alias
-from pgsluice.worker.sinks.search.mapping import Dialect, TableMapping
+from pgsluice.worker.sinks.search.mapping import TableMapping
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, error_type, path_of, raise_refused
+from pgsluice.worker.sinks.search.server_kind import (
+    SUBSTITUTES,
+    Properties,
+    ServerKind,
+    is_missing,
+    kept_less,
+    stands_for,
+    unknown_type,
+    without_type,
+)
 
 _EXISTS = "resource_already_exists_exception"
 _LIMITED = "validation_exception"
@@ -26,6 +37,8 @@ _IN_SNAPSHOT = "snapshot_in_progress_exception"
 _NOT_FOUND = 404
 _LOOKS = 10
 """For what another task makes meanwhile."""
+
+log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +83,14 @@ class IndexMeta:
 
 @dataclass(frozen=True, slots=True)
 class FoundGeneration:
-    """An index as the server has it. ``is_read``: the alias is its."""
+    """An index as the server has it. ``is_read``: the alias is its. ``keeps_less`` says what makes it keep less of a document
+    than it was sent, "" for nothing."""
 
     generation: Generation
     meta: IndexMeta
     is_read: bool
-    properties: dict[str, Any]
+    properties: Properties
+    keeps_less: str = ""
 
     @property
     def table(self) -> str:
@@ -92,19 +107,17 @@ class IndexCatalog:
         self._connection = connection
         self._settings = settings
         self._overrides = overrides
-        self._dialect: Dialect | None = None
+        self._server: ServerKind | None = None
 
-    def dialect(self) -> Dialect:
+    def server(self) -> ServerKind:
         """Asked once."""
-        if self._dialect is None:
+        if self._server is None:
             _, root = self._connection.ask("GET", "/")
-            version = root.get("version", {}) if isinstance(root, dict) else {}
-            is_opensearch = version.get("distribution") == "opensearch"
-            self._dialect = Dialect.OPENSEARCH if is_opensearch else Dialect.ELASTICSEARCH
-        return self._dialect
+            self._server = ServerKind.of(root.get("version", {}) if isinstance(root, dict) else {})
+        return self._server
 
     def mapping(self, table: Table) -> TableMapping:
-        return TableMapping.of(table, self._overrides, self.dialect())
+        return TableMapping.of(table, self._overrides, self.server().dialect)
 
     def alias(self, table: Table) -> str:
         return index_alias(table, self._settings)
@@ -122,6 +135,7 @@ class IndexCatalog:
         for _ in range(_LOOKS):
             if read := [each for each in self.generations(alias) if each.is_read]:
                 _check_owner(read[-1], table, self._group)
+                check_keeps_all(read[-1])
                 return read[-1]
             if self._is_free(alias):
                 return None
@@ -156,6 +170,7 @@ class IndexCatalog:
             for each in there:
                 if each.meta.snapshot == snapshot and snapshot:
                     _check_owner(each, table, self._group)
+                    check_keeps_all(each)
                     self.add_fields(self.mapping(table), each)
                     return each.generation
             is_first = self.current(table) is None
@@ -171,7 +186,7 @@ class IndexCatalog:
         *,
         is_read: bool = True,
         snapshot: str = "",
-        properties: dict[str, Any] | None = None,
+        properties: Properties | None = None,
         altered: str = "",
         inherits: str = "",
     ) -> Generation | None:
@@ -192,20 +207,19 @@ class IndexCatalog:
             altered=altered,
             inherits=inherits,
         )
-        body = mapping.index_body(aliases, meta.encode(), filling=not is_read, properties=properties)
-        status, answer = self._connection.ask("PUT", f"/{path_of(made.name)}", body, accepted=(400,))
+        usual = self.server().index_settings
+
+        def put(fields: Properties) -> tuple[int, Any]:
+            body = mapping.index_body(aliases, meta.encode(), filling=not is_read, properties=fields, usual=usual)
+            return self._connection.ask("PUT", f"/{path_of(made.name)}", body, accepted=(400,))
+
+        status, answer = _with_types_there(properties or mapping.properties, put, made)
         if status == 400:
-            kind = str(_error_of(answer).get("type", ""))
-            if kind == _EXISTS:
+            if _error_of(answer).get("type") == _EXISTS:
                 self._check_open(made)
                 return None
-            if kind == _LIMITED and "shards" in _error_of(answer).get("reason", ""):
-                fact = f"the search server has no room for another index ({kind})"
-                raise TransientError(fact, "remove some, or raise cluster.max_shards_per_node there", Cause.TARGET)
-            raise TerminalError(
-                f"the search server does not take the mapping of table '{table.qualified_name}' ({kind})",
-                "say in a search-mapping file which fields it is to have",
-            )
+            raise _not_made(table, _error_of(answer))
+        self._check_whole(made)
         return made
 
     def replace(self, table: Table) -> Generation:
@@ -281,22 +295,39 @@ class IndexCatalog:
         """Gives the index the fields that it lacks. Raises TerminalError when one of them is of another type there."""
         self.add_properties(mapping.properties, found, may_add=may_add)
 
-    def add_properties(self, wanted: dict[str, Any], found: FoundGeneration, *, may_add: bool = True) -> None:
+    def add_properties(self, wanted: Properties, found: FoundGeneration, *, may_add: bool = True) -> None:
         """``add_fields`` by what they are to be."""
         missing = _missing_fields(wanted, found)
-        if missing and not may_add:
+        if new := [name for name in missing if name not in found.properties and not may_add]:
             raise TerminalError(
-                f"index '{found.generation.name}' has no field '{next(iter(missing))}'",
+                f"index '{found.generation.name}' has no field '{new[0]}'",
                 "the change is from before its table was altered: discard its letter, and touch the row so that it comes anew",
             )
-        if missing:
-            self._connection.ask("PUT", f"/{path_of(found.generation.name)}/_mapping", {"properties": missing})
+        path = f"/{path_of(found.generation.name)}/_mapping"
+        if not missing:
+            return
+        status, answer = _with_types_there(
+            missing, lambda each: self._connection.ask("PUT", path, {"properties": each}, accepted=(400,)), found.generation
+        )
+        if status == 400:
+            kind = str(_error_of(answer).get("type", ""))
+            raise TerminalError(
+                f"the search server does not give index '{found.generation.name}' the fields {', '.join(missing)} ({kind})",
+                "say in a search-mapping file which fields they are to be",
+            )
 
     def check_fields(self, table: Table) -> None:
         """Raises TerminalError when the index, if it is there, does not fit the table."""
         found = self.current(table)
         if found is not None:
             _missing_fields(self.mapping(table).properties, found)
+
+    def _check_whole(self, made: Generation) -> None:
+        """Raises TerminalError for an index that a template of somebody else makes another one; it goes again."""
+        for found in self.generations(made.alias):
+            if found.generation == made and found.keeps_less:
+                self.remove(found)
+                check_keeps_all(found)
 
     def _check_open(self, made: Generation) -> None:
         """Raises TransientError for an index that is there and, being closed, not among the generations."""
@@ -321,18 +352,54 @@ def _found(alias: str, name: str, index: dict[str, Any]) -> FoundGeneration | No
         return None
     mappings = index.get("mappings", {})
     meta = IndexMeta.decode(mappings.get("_meta", {}))
-    return FoundGeneration(generation, meta, alias in index.get("aliases", {}), mappings.get("properties", {}))
+    less = kept_less(mappings.get("_source", {}), index.get("settings", {}).get("index", {}))
+    return FoundGeneration(generation, meta, alias in index.get("aliases", {}), mappings.get("properties", {}), less)
 
 
-def _missing_fields(wanted: dict[str, Any], found: FoundGeneration) -> dict[str, Any]:
+def check_keeps_all(found: FoundGeneration) -> None:
+    """Raises TerminalError for an index that does not give back what it was sent: what reads documents to complete or to alter
+    them would lose the rest."""
+    if found.keeps_less:
+        raise TerminalError(
+            f"index '{found.generation.name}' keeps less of its documents than it is sent ({found.keeps_less})",
+            "take that out of the index template that says so, and run 'pgsluice search reindex "
+            f"{found.table}' if the index holds documents",
+        )
+
+
+def _not_made(table: Table, error: Mapping[str, Any]) -> TransientError | TerminalError:
+    kind = str(error.get("type", ""))
+    if kind == _LIMITED and "shards" in error.get("reason", ""):
+        fact = f"the search server has no room for another index ({kind})"
+        return TransientError(fact, "remove some, or raise cluster.max_shards_per_node there", Cause.TARGET)
+    return TerminalError(
+        f"the search server does not take the mapping of table '{table.qualified_name}' ({kind})",
+        "say in a search-mapping file which fields it is to have",
+    )
+
+
+def _with_types_there(properties: Properties, put: Callable[[Properties], tuple[int, Any]], made: Generation) -> tuple[int, Any]:
+    """What the server answers to ``put`` with fields of types that it has, as far as there are substitutes."""
+    while True:
+        status, answer = put(properties)
+        unknown = unknown_type(str(_error_of(answer).get("reason", ""))) if status == 400 else ""
+        if unknown not in SUBSTITUTES or without_type(properties, unknown) == properties:
+            return status, answer
+        log.warning("the search server has no fields of a type, others take their place", type=unknown, index=made.name)
+        properties = without_type(properties, unknown)
+
+
+def _missing_fields(wanted: Properties, found: FoundGeneration) -> Properties:
+    """Those that the index does not have, or not as they are to be."""
     for name, definition in wanted.items():
-        is_type, would_be = found.properties.get(name, definition).get("type", "object"), definition.get("type", "object")
-        if is_type != would_be:
+        there = found.properties.get(name) or definition
+        is_type, would_be = there.get("type", "object"), definition.get("type", "object")
+        if not stands_for(is_type, would_be):
             raise TerminalError(
                 f"field '{name}' of index '{found.generation.name}' is of type {is_type}, and would be {would_be} now",
                 f"run 'pgsluice search reindex {found.table}', which copies the table into a new index",
             )
-    return {name: definition for name, definition in wanted.items() if name not in found.properties}
+    return {name: definition for name, definition in wanted.items() if is_missing(found.properties.get(name), definition)}
 
 
 def _check_not_replaced(found: FoundGeneration, newest: Generation) -> None:

@@ -15,26 +15,27 @@
 | arrays | the field of their elements |
 | anything else | ``keyword``, searchable up to 8,191 characters |
 
-A document whose key is no id has it in ``_key``; one with a json or jsonb of which a leaf is too large for an index has the whole
-value in ``%whole``, too.
+A document whose key is no id has it in ``_key``; one with a value that no index takes (a leaf of a json that is too large, a
+vector of zeros) has the whole value in ``%whole``.
 """
 
 from __future__ import annotations
 
-import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, assert_never
 
 from pgsluice.shared.wire.table import Column, Table
 from pgsluice.worker.sinks.search import field_values as values
 from pgsluice.worker.sinks.search.field_values import Converter
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
+from pgsluice.worker.sinks.search.server_kind import Dialect, Properties
 
 KEY_FIELD = "_key"
 WHOLE_FIELD = "%whole"
-"""Has objects as they are, by their fields' names. No column's field has this name (``field_name``)."""
+"""Has values that no index takes as they are, by their fields' names. No column's field has this name (``field_name``)."""
 LONGEST_KEYWORD = 8191  # characters of at most four bytes: Lucene's longest term has 32,766 bytes
 GC_DELETES = "10m"
 """How long the server remembers the version of what was deleted: longer than any request of a task that was given up."""
@@ -44,6 +45,10 @@ WHILE_FILLED: dict[str, Any] = {"number_of_replicas": 0, "refresh_interval": "-1
 
 _MOST_SCALED_DIGITS = 18  # of a signed number of 64 bits
 _MOST_SCALE = 9
+_MOST_DIMENSIONS = 4096
+DEEPEST = 200
+"""So many levels a document may be nested. OpenSearch 2.19 takes 300, and never answers to 800 of a ``flat_object``: its thread
+ends. Where a fatal error ends the node, a row would end one node after the other."""
 
 _META_FIELDS = frozenset(
     {
@@ -63,13 +68,6 @@ _META_FIELDS = frozenset(
     | {"_version", "_primary_term", "_nested_path", "_data_stream_timestamp", "_feature", "_name", "_uid", "_parent", KEY_FIELD}
 )
 _MODIFIED = re.compile(r"\([^)]*\)")
-
-
-class Dialect(enum.Enum):
-    """Which server it is, where the two differ."""
-
-    OPENSEARCH = "opensearch"
-    ELASTICSEARCH = "elasticsearch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +94,26 @@ class TableMapping:
         return cls(table, fields, overrides.settings_of(table))
 
     @property
-    def properties(self) -> dict[str, Any]:
+    def properties(self) -> Properties:
         """As an index's mapping has them."""
         key = {"type": "keyword", "index": False, "doc_values": False}
         own = {KEY_FIELD: key, WHOLE_FIELD: {"type": "object", "enabled": False}}
         return {field.name: field.definition for field in self.fields} | own
 
     def index_body(
-        self, aliases: dict[str, Any], meta: dict[str, Any], *, filling: bool = False, properties: dict[str, Any] | None = None
+        self,
+        aliases: dict[str, Any],
+        meta: dict[str, Any],
+        *,
+        filling: bool = False,
+        properties: Properties | None = None,
+        usual: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """What a new index is made with. ``filling``: nobody reads it before it is full, so it need not be searchable.
-        ``properties`` are its fields, unless they are the table's."""
-        usual: dict[str, Any] = {"gc_deletes": GC_DELETES, "mapping.total_fields.limit": max(1000, 4 * len(self.fields))}
+        ``properties`` are its fields, unless they are the table's; ``usual`` are settings, unless the file says otherwise."""
+        own: dict[str, Any] = {"gc_deletes": GC_DELETES, "mapping.total_fields.limit": max(1000, 4 * len(self.fields))}
         return {
-            "settings": {"index": usual | self.settings | (WHILE_FILLED if filling else {})},
+            "settings": {"index": own | dict(usual) | self.settings | (WHILE_FILLED if filling else {})},
             "mappings": {"dynamic": "strict", "_meta": meta, "properties": properties or self.properties},
             "aliases": aliases,
         }
@@ -194,7 +198,8 @@ def _address() -> dict[str, Any]:
     return _keyword(fields={"ip": {"type": "ip", "ignore_malformed": True}})
 
 
-_DATE = {"type": "date", "format": "strict_date_optional_time"}
+_DATE = {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True}
+"""Years after 9999, which Elasticsearch 9 does not read, are stored and not searched."""
 
 _MAKERS: dict[str, Callable[[], Usual]] = {
     **dict.fromkeys(("smallint", "integer", "bigint", "oid"), lambda: ({"type": "long"}, values.INTEGERS)),
@@ -274,15 +279,15 @@ def _flat(dialect: Dialect) -> dict[str, Any]:
         case Dialect.OPENSEARCH:
             return {"type": "flat_object"}
         case Dialect.ELASTICSEARCH:
-            return {"type": "flattened", "ignore_above": LONGEST_KEYWORD}
+            return {"type": "flattened", "ignore_above": LONGEST_KEYWORD, "depth_limit": DEEPEST}
         case unreachable:
             assert_never(unreachable)
 
 
 def _vector(type_name: str, dialect: Dialect) -> Usual:
-    """One without dimensions cannot be searched by nearness, and is a list of numbers."""
+    """One without dimensions, or with too many, cannot be searched by nearness, and is a list of numbers."""
     declared = re.search(r"\((\d+)\)", type_name)
-    if declared is None:
+    if declared is None or (dialect is Dialect.ELASTICSEARCH and int(declared[1]) > _MOST_DIMENSIONS):
         return {"type": "float"}, values.vectors
     match dialect:
         case Dialect.OPENSEARCH:

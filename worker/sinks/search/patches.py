@@ -13,10 +13,11 @@ one that was left last goes first. Of what is done then the rest can be done in 
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
@@ -25,7 +26,7 @@ from pgsluice.shared.wire.position import LSN, Position
 from pgsluice.worker.dead_letters.rejection import Rejection
 from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery
-from pgsluice.worker.sinks.search.document import Fields, RowId, document_of, read_fields, with_whole_objects
+from pgsluice.worker.sinks.search.document import Fields, RowId, document_of, read_fields, with_whole_values
 from pgsluice.worker.sinks.search.document_fold import At, FormerId, Patch, Vacated
 from pgsluice.worker.sinks.search.mapping import WHOLE_FIELD
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
@@ -86,12 +87,19 @@ class PatchDelivery:
         left = {(patch.target, former.id) for patch in patches for former in patch.former}
         stored: tuple[list[Operation], list[Operation]] = [], []
         unknown: list[Patch] = []
+        incomplete: list[Patch] = []
         for patch in patches:
-            document, is_settled = _patched(patch, found)
-            if document is not None:
-                stored[(patch.target, patch.id) in left].append(Operation(patch.target, patch.id, *patch.at, document))
-            elif not is_settled:
-                unknown.append(patch)
+            match _patched(patch, found):
+                case bytes(document):
+                    stored[(patch.target, patch.id) in left].append(Operation(patch.target, patch.id, *patch.at, document))
+                case Unpatched.SETTLED:
+                    pass
+                case Unpatched.NO_DOCUMENT:
+                    unknown.append(patch)
+                case Unpatched.NO_VALUE:
+                    incomplete.append(patch)
+                case unreachable:
+                    assert_never(unreachable)
         refused_before = len(self._delivery.tally.refused)
         for operations in stored:
             self._delivery.deliver(operations)
@@ -100,7 +108,8 @@ class PatchDelivery:
         answered = [(by_id[operation.target, operation.id], answer) for operation, answer in refused]
         return [
             *((patch, _rejection(patch, answer)) for patch, answer in answered),
-            *((patch, _unknown_value(patch)) for patch in self._lost(unknown)),
+            *((patch, _unknown_value(patch, "the document is not there")) for patch in self._lost(unknown)),
+            *((patch, _unknown_value(patch, "the document does not have it")) for patch in incomplete),
         ]
 
     def _delete(self, vacated: Sequence[Vacated]) -> None:
@@ -175,38 +184,47 @@ def _check_given(said: dict[str, Any]) -> None:
 
 
 def _found(said: dict[str, Any]) -> FoundDocument:
-    return FoundDocument(said["_version"], with_whole_objects(said.get("_source", {})))
+    return FoundDocument(said["_version"], with_whole_values(said.get("_source", {})))
 
 
-def _patched(patch: Patch, found: dict[DocumentId, FoundDocument]) -> tuple[bytes | None, bool]:
-    """The document to store, if there is one; and, without one, whether nothing is left to do."""
+class Unpatched(enum.Enum):
+    """Why there is no document to store."""
+
+    SETTLED = "nothing is left to do"
+    NO_DOCUMENT = "there is no document"
+    NO_VALUE = "the document has not all that the change left as it was"
+
+
+def _patched(patch: Patch, found: dict[DocumentId, FoundDocument]) -> bytes | Unpatched:
+    """The document to store."""
     if not patch.missing:
-        return document_of(patch.known), True
+        return document_of(patch.known)
     there = found.get((patch.target, patch.id))
     # A row under its old key may have this version by changes of the same transaction that were sent before.
     done_from = patch.at.version if patch.former else patch.at.version + 1
     if there is not None and there.version >= done_from:
-        return None, True
+        return Unpatched.SETTLED
     places = [*patch.former, FormerId(patch.id, patch.since, done_from)]
     rows = [
         document
         for place in places
         if (document := found.get((patch.target, place.id))) is not None and place.since <= document.version < place.until
     ]
-    return (_completed(patch, max(rows, key=lambda each: each.version)), True) if rows else (None, False)
-
-
-def _completed(patch: Patch, there: FoundDocument) -> bytes:
-    return document_of({name: there.fields[name] for name in patch.missing if name in there.fields} | patch.known)
+    if not rows:
+        return Unpatched.NO_DOCUMENT
+    there = max(rows, key=lambda each: each.version)
+    if any(name not in there.fields for name in patch.missing):
+        return Unpatched.NO_VALUE
+    return document_of({name: there.fields[name] for name in patch.missing} | patch.known)
 
 
 def _rejection(patch: Patch, answer: ItemAnswer) -> Rejection:
     return Rejection(_position(patch.blamed), answer.refusal())
 
 
-def _unknown_value(patch: Patch) -> Rejection:
+def _unknown_value(patch: Patch, why: str) -> Rejection:
     names = ", ".join(f"'{name}'" for name in patch.missing)
-    reason = f"the document is not there, and the change does not hold the value of {names}, which it left as it was"
+    reason = f"{why}, and the change does not hold the value of {names}, which it left as it was"
     return Rejection(_position(patch.blamed), reason)
 
 

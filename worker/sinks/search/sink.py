@@ -110,7 +110,7 @@ class SearchSink:
             self._threads = ThreadPoolExecutor(self._search.connections, "pgsluice-search")
             self._catalog = self._new_catalog()
         assert self._catalog is not None
-        self._catalog.dialect()
+        self._catalog.server()
         self._applied = self._positions.load()
         self._copied = copied_tables(self._positions.ledger(), self._applied.snapshot_sequence)
         self._generations.look()

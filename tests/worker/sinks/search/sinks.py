@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pgsluice.shared.config.settings import NatsSettings
-from pgsluice.worker.sinks.search.mapping import Dialect
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
+from pgsluice.worker.sinks.search.server_kind import Dialect
 from pgsluice.worker.sinks.search.sink import SearchSink
 from tests.worker.sinks.settings import worker_settings
 

@@ -37,7 +37,7 @@ def asked_together(settings: SearchSinkSettings, ask: Ask) -> list[list[Generati
 
     def ask_of_all(task: int) -> list[Generation]:
         catalog = IndexCatalog(ServerConnection(settings), settings, NO_OVERRIDES)
-        catalog.dialect()
+        catalog.server()
         made = []
         try:
             for each in TABLES:

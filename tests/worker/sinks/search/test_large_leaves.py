@@ -10,7 +10,7 @@ import pytest
 from pgsluice.shared.wire.table import UNCHANGED
 from pgsluice.testing.batch import apply
 from pgsluice.testing.changes_builder import insert, message, table, update
-from pgsluice.worker.sinks.search.document import with_whole_objects, without_immense_terms
+from pgsluice.worker.sinks.search.document import indexable_part, with_whole_values
 from pgsluice.worker.sinks.search.sink import SearchSink
 from tests.servers.opensearch import SearchServer
 
@@ -21,7 +21,7 @@ SMALL = {"kind": "sent"}
 
 def stored(server: SearchServer, group: str) -> dict[str, Any]:
     _, source = server.documents(f"{group}_shop_events")["1"]
-    return dict(with_whole_objects(source))
+    return dict(with_whole_values(source))
 
 
 def found(server: SearchServer, group: str, kind: str) -> int:
@@ -52,4 +52,4 @@ def test_an_update_that_leaves_the_value_as_it_was_keeps_all_of_it_and_another_v
 
 @pytest.mark.parametrize("document", [b"{}", orjson.dumps({"a": SMALL}), orjson.dumps({"a": "x" * 40_000})])
 def test_a_document_without_such_a_leaf_in_an_object_stays_as_it_is(document: bytes) -> None:
-    assert without_immense_terms(document + b"\n") is None
+    assert indexable_part(document + b"\n") is None

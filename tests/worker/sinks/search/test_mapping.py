@@ -14,9 +14,10 @@ from pgsluice.testing.changes_builder import table
 from pgsluice.worker.sinks.search.bulk import DONE, Operation, field_in, send_bulk
 from pgsluice.worker.sinks.search.document import DocumentForm
 from pgsluice.worker.sinks.search.index import IndexCatalog
-from pgsluice.worker.sinks.search.mapping import Dialect, TableMapping, field_name
+from pgsluice.worker.sinks.search.mapping import TableMapping, field_name
 from pgsluice.worker.sinks.search.mapping_file import load_mapping
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
+from pgsluice.worker.sinks.search.server_kind import Dialect
 from tests.servers.opensearch import SearchServer
 from tests.worker.sinks.search.sinks import NO_OVERRIDES, search_settings
 

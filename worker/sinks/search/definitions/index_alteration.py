@@ -45,9 +45,7 @@ from pgsluice.worker.sinks.search.definitions.value_conversion import (
 from pgsluice.worker.sinks.search.document import Fields
 from pgsluice.worker.sinks.search.document_fold import At
 from pgsluice.worker.sinks.search.mapping import Field
-
-Properties = dict[str, Any]
-"""Fields of an index, as its mapping has them."""
+from pgsluice.worker.sinks.search.server_kind import Properties, stands_for
 
 
 class Remapped(NamedTuple):
@@ -99,7 +97,7 @@ class AlterationStep:
             if name not in self.removed:
                 later = self.renamed.get(name, name)
                 remapped = self.remapped.get(later)
-                fits = remapped is not None and there.get("type") == remapped.before
+                fits = remapped is not None and stands_for(there.get("type", ""), remapped.before)
                 altered[later] = remapped.definition if fits and remapped is not None else there
         return altered
 

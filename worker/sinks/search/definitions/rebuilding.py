@@ -37,7 +37,8 @@ from pgsluice.worker.sinks.search.definitions.index_alteration import (
     new_name,
     rows_table,
 )
-from pgsluice.worker.sinks.search.document import document_of, read_fields, with_whole_objects
+from pgsluice.worker.sinks.search.definitions.whole_documents import check_whole, compared_fields, query_of
+from pgsluice.worker.sinks.search.document import document_of, read_fields, with_whole_values
 from pgsluice.worker.sinks.search.index import FoundGeneration, IndexCatalog
 from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, path_of, raise_refused
 
@@ -164,7 +165,8 @@ class IndexRebuilding:
 
     def _fill(self, rebuild: _Rebuild, target: str) -> None:
         done, told_at = 0, time.monotonic()
-        for hits, total in self._pages(rebuild.found.generation.name):
+        for hits, total in self._pages(rebuild.found):
+            check_whole(hits, rebuild.found.table)
             self._deliver([_operation(hit, target, rebuild.steps) for hit in hits])
             self._check_refused(rebuild)
             done += len(hits)
@@ -191,12 +193,14 @@ class IndexRebuilding:
                 f"run 'pgsluice search reindex {table}', which copies the table into a new index",
             )
 
-    def _pages(self, index: str) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    def _pages(self, found: FoundGeneration) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """All documents of the index, and how many there are."""
+        index, whole = found.generation.name, self._catalog.server().whole_source
         _, refreshed = self._connection.ask("POST", f"/{path_of(index)}/_refresh")
         if refreshed["_shards"]["failed"]:
             raise _unread("what was written last is not found everywhere")
-        query = {"size": self._page_size(index), "version": True, "sort": ["_doc"], "query": {"match_all": {}}}
+        query = {"size": self._page_size(index, whole), "version": True, "sort": ["_doc"], **whole}
+        query["query"] = query_of(compared_fields(found.properties))
         answer = self._search(f"/{path_of(index)}/_search?scroll={KEPT_OPEN}", query | {"track_total_hits": True})
         total, seen = int(answer["hits"]["total"]["value"]), 0
         while hits := answer["hits"]["hits"]:
@@ -207,8 +211,8 @@ class IndexRebuilding:
         if seen != total:
             raise _unread(f"{seen} of {total} documents")
 
-    def _page_size(self, index: str) -> int:
-        query = {"size": _SAMPLE, "query": {"match_all": {}}}
+    def _page_size(self, index: str, whole: dict[str, Any]) -> int:
+        query = {"size": _SAMPLE, "query": {"match_all": {}}, **whole}
         status, answer = self._connection.send("POST", f"/{path_of(index)}/_search", orjson.dumps(query), JSON)
         if status != 200:
             raise_refused(status, answer, f"POST /{index}/_search")
@@ -281,7 +285,7 @@ def _rewritten(given: Iterable[Given]) -> frozenset[int]:
 
 
 def _operation(hit: dict[str, Any], target: str, steps: Sequence[AlterationStep]) -> Operation:
-    document = document_of(altered_document(with_whole_objects(hit["_source"]), steps))
+    document = document_of(altered_document(with_whole_values(hit["_source"]), steps))
     return Operation(target, orjson.dumps(hit["_id"]), hit["_version"], 0, document)
 
 
