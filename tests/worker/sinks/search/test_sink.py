@@ -341,7 +341,7 @@ def orders(count: int, note: bytes = b"secret") -> list[Change]:
 
 def test_an_index_that_takes_nothing_is_waited_for(integers: SearchSink, documents: Documents) -> None:
     for _ in range(2):
-        with pytest.raises(TransientError, match=r"index '.*' refuses everything .*mapper_parsing_exception") as raised:
+        with pytest.raises(TransientError, match=rf"index '.*' refuses everything .*{DOES_NOT_FIT}") as raised:
             apply(integers, [[message(1, *orders(150))], [message(2, *orders(150), insert(LINES, b"1", b"1", b"x"))]])
         assert "secret" not in str(raised.value)
     apply(integers, [[message(1, *orders(150, b"7"))]])
