@@ -123,7 +123,8 @@ class Ownership:
         if commit_lsn < self._applied_before(oid):
             return None
         # No copy holds that its table is gone: of one that went while it was copied the target may have rows, though no copy of
-        # it counts. One kind alone: whatever else is told of a table its copy shows.
+        # it counts.
+        # one kind alone: whatever else is told of a table its copy shows
         is_gone = isinstance(part.definition.event, TableGone)
         return replace(part, is_copied=True) if not is_gone and commit_lsn < self._copied_before(oid) else part
 

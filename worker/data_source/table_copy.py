@@ -80,6 +80,7 @@ def _last_of(content: LedgerContent, record: TableRecord) -> int:
         raise UsageError(f"table '{record.qualified_name}' could not be copied: {record.error}", record.remedy)
     last = None if record.phase.is_waiting_for_copy else content.last_copied(record)
     if last is None or not record.snapshot or not record.lsn:
+        # no cause: what is waited for is a process of ours
         raise TransientError(
             f"table '{record.qualified_name}' is being copied", "read it again when 'pgsluice status' calls it ready"
         )
