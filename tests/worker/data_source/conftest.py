@@ -32,7 +32,7 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """A notebook's, for all modules: Spark SQL takes ten seconds of CPU time to get warm."""
-    settings = {"spark.master": "local[2]", "spark.driver.memory": "512m"}
+    settings = {"spark.master": "local[2]", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
     with environment_restored():
         process = Spark("notebook", settings | INTERPRETED, "pyspark.daemon")
         process.start()
