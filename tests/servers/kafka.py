@@ -42,6 +42,7 @@ class RealKafka(ServerProcess):
     ) -> None:
         super().__init__(free_port())
         self._controller_port = free_port()
+        self._cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._settings = dict(settings or {})
         self._protocols = {"PLAINTEXT": "PLAINTEXT"} | dict(listeners or {})
         self._ports = {name: self.port if name == "PLAINTEXT" else free_port() for name in self._protocols}
@@ -57,6 +58,13 @@ class RealKafka(ServerProcess):
     def bootstrap_of(self, listener: str) -> str:
         return f"{HOST}:{self._ports[listener]}"
 
+    def configure(self, *arguments: str) -> None:
+        """What ``kafka-configs.sh --alter`` does with these."""
+        command = self._java("kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter", *arguments)
+        configured = subprocess.run(command, capture_output=True, text=True, cwd=self.directory)
+        if configured.returncode != 0:
+            raise RuntimeError(f"Kafka could not be configured: {configured.stdout}{configured.stderr}")
+
     def _new_directory(self) -> PrivateDirectory:
         directory = super()._new_directory()
         self._format(directory.path)
@@ -65,9 +73,10 @@ class RealKafka(ServerProcess):
     def _format(self, directory: Path) -> None:
         """A new, empty log."""
         self._write_properties(directory)
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")  # it may begin with a dash
         properties = str(directory / "server.properties")
-        command = self._java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", properties)
+        command = self._java(
+            "kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", properties
+        )  # may begin with a dash
         for user, password in self._users.items():
             command += ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
         formatted = subprocess.run(command, capture_output=True, text=True, cwd=directory)
@@ -75,8 +84,12 @@ class RealKafka(ServerProcess):
             raise RuntimeError(f"Kafka's log could not be formatted: {formatted.stdout}{formatted.stderr}")
 
     def _write_properties(self, directory: Path) -> None:
+        properties = self._properties(directory) | self._settings
+        (directory / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+
+    def _properties(self, directory: Path) -> dict[str, str]:
         controller = f"CONTROLLER://{HOST}:{self._controller_port}"
-        properties = {
+        return {
             "node.id": "1",
             "process.roles": "broker,controller",
             "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
@@ -96,8 +109,7 @@ class RealKafka(ServerProcess):
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
-        } | self._settings
-        (directory / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        }
 
     def _addresses(self, host: str) -> str:
         return ",".join(f"{name}://{host}:{port}" for name, port in self._ports.items())

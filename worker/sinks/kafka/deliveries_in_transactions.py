@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from pgsluice.shared.errors import Cause, TerminalError, TransientError
+from pgsluice.shared.errors import Cause, SinkBehindError, TerminalError, TransientError
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.position_topic import PARTITION, PositionEntry, PositionTopic
@@ -35,6 +35,10 @@ class TransactionalDelivery:
         self._began_at = 0.0
         """The newest one."""
         self._ends = WrittenEnds()
+        self._newest: frozenset[str] = frozenset()
+        """The topics of ``_ends`` that the newest batch with records went to."""
+        self._applied = NOTHING_APPLIED
+        """What the brokers confirmed to this process."""
 
     def open(self) -> Applied:
         """Takes the worker over: the position that counts."""
@@ -48,9 +52,13 @@ class TransactionalDelivery:
         return applied
 
     def begin(self) -> Applied | None:
-        """The position, where that had to be looked up again. Raises TerminalError when another process has taken over."""
+        """The position, where that had to be looked up again. Raises TerminalError when another process has taken over, or topics
+        have lost records: a partition's new leader that knows nothing of this producer would take the next records as they
+        come."""
         assert self._topics is not None, "open comes first"
         self._topics.judge_brokers()
+        if self._producer is not None and self._has_lost(self._newest):
+            self._drop()
         found = self._taken_again() if self._producer is None else None
         self._began_at = time.monotonic()
         self._current.begin()
@@ -69,10 +77,12 @@ class TransactionalDelivery:
             self._current.settle()
             most_bytes = min(MOST_BYTES, self._kafka.max_record_bytes // 2)  # the position is a record too
             self._ends = self._ends.after(self._topics.ends(self._current.touched), most_bytes)
+            self._newest = frozenset(self._current.touched & self._ends.by_topic.keys())
         entry = PositionEntry(self._worker, self._writer, applied, self._ends)
         self._current.send_one(self._positions.name, PARTITION, self._positions.key, entry.encode())
         self._current.commit()
         self._is_open = False
+        self._applied = applied
 
     def store(self, applied: Applied) -> None:
         """A position without changes."""
@@ -112,9 +122,19 @@ class TransactionalDelivery:
 
     def _new_producer(self) -> None:
         assert self._topics is not None, "open comes first"
-        producer = RecordProducer(self._kafka, self._id, self._topics)
+        producer = RecordProducer(self._kafka, self._id, self._topics, self._meet)
         producer.init()
         self._producer = producer
+
+    def _has_lost(self, topics: frozenset[str]) -> bool:
+        assert self._topics is not None, "open comes first"
+        return any(self._ends.of(topics).losses(self._topics.ends(topics)))
+
+    def _meet(self, topic: str) -> None:
+        """Before the first record of a batch that goes there. Raises TerminalError when it has lost records."""
+        assert self._topics is not None, "open comes first"
+        if topic in self._ends.by_topic and topic not in self._newest:
+            self._ends.of([topic]).check(self._topics.ends([topic]), self._worker)
 
     def _taken_again(self) -> Applied:
         """The position. No producer is kept until it is known: what was committed last may count or not. The first look does not
@@ -122,7 +142,8 @@ class TransactionalDelivery:
         self._check_writer(passes_open=True)
         self._new_producer()
         try:
-            return self._check_writer()
+            self._applied = self._check_writer()
+            return self._applied
         except BaseException:
             self._drop()
             raise
@@ -144,11 +165,20 @@ class TransactionalDelivery:
             )
 
     def _check_writer(self, *, passes_open: bool = False) -> Applied:
-        """The position. Raises TerminalError when another process is the writer."""
+        """The position. Raises TerminalError when another process is the writer, SinkBehindError when it is one of before: then
+        nobody has moved it since."""
         assert self._positions is not None, "open comes first"
         entry = self._positions.read(passes_open=passes_open)
+        applied = NOTHING_APPLIED if entry is None else self._reached(entry)
+        if applied.is_behind(self._applied):
+            raise SinkBehindError(
+                f"topic {self._positions.name} has lost positions: worker '{self._worker}' is at message "
+                f"{applied.sequence} there, before what this worker delivered ({self._applied.sequence})",
+                "after an unclean election or a restore, start again: the worker goes on from there, and its readers may get "
+                "changes again",
+            )
         if entry is not None and entry.writer == self._writer:
-            return self._reached(entry)
+            return applied
         raise TerminalError(
             f"another process moved the position of worker '{self._worker}'",
             "give each worker of a group its own --name; the worker goes on from there when started again",
@@ -158,6 +188,7 @@ class TransactionalDelivery:
         """The position. Raises TerminalError when a topic has lost what it counts."""
         self._check_ends(entry.ends)
         self._ends = entry.ends
+        self._newest &= entry.ends.by_topic.keys()
         return entry.applied
 
     def _check_ends(self, ends: WrittenEnds) -> None:

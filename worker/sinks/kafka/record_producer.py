@@ -35,11 +35,15 @@ _ORDERED_PARTITION = 0
 
 class RecordProducer:
     """Blocking calls, of one thread. Raises TransientError when the brokers do not answer, TerminalError for what a person has
-    to change. Of ``topics`` it asks for each once."""
+    to change. Of ``topics`` it asks for each once. ``meet`` is called with each topic before the first record since ``begin``
+    goes there."""
 
-    def __init__(self, kafka: KafkaSinkSettings, transactional_id: str, topics: ClusterTopics) -> None:
+    def __init__(
+        self, kafka: KafkaSinkSettings, transactional_id: str, topics: ClusterTopics, meet: Callable[[str], None] | None = None
+    ) -> None:
         self._complaints = Complaints()
         self._topics = topics
+        self._meet = meet
         self._known: set[str] = set()
         self.touched: set[str] = set()
         """Topics that records were handed over for since ``begin``."""
@@ -88,14 +92,12 @@ class RecordProducer:
 
     def send(self, body: bytes) -> int:
         """Returns when the records of a receipt's body are handed over, not yet delivered; how many they are."""
-        known, produce, count = self._known, self._producer.produce, 0
+        touched, produce, count = self.touched, self._producer.produce, 0
         for group, ordinal, key, value in decode_records(body):
             count += 1
             topic = group.topic
-            self.touched.add(topic)
-            if topic not in known:
-                self._topics.make_sure(topic)
-                known.add(topic)
+            if topic not in touched:
+                self._touch(topic)
             if group.is_barrier:
                 self._topics.check_in_order(topic)
             headers = [*group.headers, (POSITION_HEADER, b"%b%d" % (group.place, ordinal))] if group.place else []
@@ -108,6 +110,14 @@ class RecordProducer:
                 raise self._failures.first or self._refusal(failure.args[0], topic) from None
         self._look()
         return count
+
+    def _touch(self, topic: str) -> None:
+        if topic not in self._known:
+            self._topics.make_sure(topic)
+            self._known.add(topic)
+        if self._meet is not None:
+            self._meet(topic)
+        self.touched.add(topic)
 
     def send_one(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
         try:

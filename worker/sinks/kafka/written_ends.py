@@ -7,7 +7,7 @@ the worker has written to, as the brokers tell it, and the worker compares them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,19 +59,28 @@ class WrittenEnds:
             size -= _bytes_of(entry)
         return WrittenEnds(kept)
 
+    def of(self, topics: Iterable[str]) -> WrittenEnds:
+        """Those of ``topics`` alone."""
+        return WrittenEnds({topic: self.by_topic[topic] for topic in topics})
+
     def check(self, now: Mapping[str, Ends], worker: str) -> None:
         """``now`` are the ends of those topics that there are. Raises TerminalError when one has lost records."""
+        for topic, partition, found, end in self.losses(now):
+            raise TerminalError(
+                f"partition {partition} of topic {topic} ends at offset {found}, and worker '{worker}' had written to it"
+                f" up to {end}: the topic was made again, or put back to an earlier state, and has lost records",
+                "restore the topic; or, if its readers can do without those records, run 'pgsluice forget --worker"
+                f" {worker.rpartition('/')[2]}' and start the worker with another --name, which begins anew",
+            )
+
+    def losses(self, now: Mapping[str, Ends]) -> Iterator[tuple[str, int, int, int]]:
+        """Topic, partition, where it ends ``now`` and where it ended, of each that ends sooner."""
         for topic, ends in self.by_topic.items():
             here = now.get(topic, ())
             for partition, end in enumerate(ends):
                 found = here[partition] if partition < len(here) else 0
                 if found < end:
-                    raise TerminalError(
-                        f"partition {partition} of topic {topic} ends at offset {found}, and worker '{worker}' had written to it"
-                        f" up to {end}: the topic was made again, or put back to an earlier state, and has lost records",
-                        "restore the topic; or, if its readers can do without those records, run 'pgsluice forget --worker"
-                        f" {worker.rpartition('/')[2]}' and start the worker with another --name, which begins anew",
-                    )
+                    yield topic, partition, found, end
 
 
 def _bytes_of(entry: tuple[str, Ends]) -> int:

@@ -20,13 +20,14 @@ from pgsluice.testing.batch import Batch, apply
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
+from tests.servers.kafka_cluster import KafkaCluster
 from tests.worker.sinks.line_settings import line_settings
 from tests.worker.sinks.settings import NO_NATS, worker_settings
 
 READ_DEADLINE_S = 60.0
 
 
-def kafka_settings(broker: RealKafka, group: str, **changed: Any) -> KafkaSinkSettings:
+def kafka_settings(broker: RealKafka | KafkaCluster, group: str, **changed: Any) -> KafkaSinkSettings:
     return kafka_settings_of(broker.bootstrap, group, **changed)
 
 
@@ -80,14 +81,14 @@ class KafkaRecord:
 class TopicReader:
     """What is committed in a topic by now, partition after partition."""
 
-    def __init__(self, broker: RealKafka, topic: str) -> None:
+    def __init__(self, broker: RealKafka | KafkaCluster, topic: str) -> None:
         self._broker = broker
         self.topic = topic
 
     def records(self, *, committed: bool = True, waits: bool = True) -> list[KafkaRecord]:
         """``committed``: of transactions that are; else of all. Empty while there is no topic. An open transaction is waited
         for, unless it is not to be."""
-        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap, "log_level": 0})
         found = admin.list_topics(timeout=READ_DEADLINE_S).topics.get(self.topic)
         if found is None:
             return []
@@ -104,7 +105,12 @@ class TopicReader:
         return [json.loads(record.value) for record in self.records() if record.value is not None]
 
     def _of_partition(self, partition: int, end: int, isolation: str) -> Iterator[KafkaRecord]:
-        settings = {"bootstrap.servers": self._broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
+        settings = {
+            "bootstrap.servers": self._broker.bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
         behaviour = {"isolation.level": isolation, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
         consumer = Consumer(settings | behaviour)
         deadline = time.monotonic() + READ_DEADLINE_S
@@ -128,7 +134,7 @@ class TopicReader:
 
 
 @contextmanager
-def open_transaction(broker: RealKafka, topic: str) -> Iterator[None]:
+def open_transaction(broker: RealKafka | KafkaCluster, topic: str) -> Iterator[None]:
     """Another producer's, with a record in partition 0; it is given up."""
     other = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-other"})
     other.init_transactions(60)
@@ -142,7 +148,7 @@ def open_transaction(broker: RealKafka, topic: str) -> Iterator[None]:
 
 
 class KafkaDestination:
-    def __init__(self, broker: RealKafka, group: str, nats: NatsSettings = NO_NATS, **changed: Any) -> None:
+    def __init__(self, broker: RealKafka | KafkaCluster, group: str, nats: NatsSettings = NO_NATS, **changed: Any) -> None:
         self.broker = broker
         self.group = group
         self._nats = nats

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import SinkBehindError, TerminalError
 from pgsluice.testing.batch import Batch, apply
 from pgsluice.testing.changes_builder import insert, message, table, update
-from pgsluice.testing.tried_batches import ACCOUNTS
+from pgsluice.testing.tried_batches import ACCOUNTS, position
 from pgsluice.worker.sinks.kafka.written_ends import WrittenEnds
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
@@ -68,6 +68,57 @@ def test_a_partition_that_was_put_back_to_an_earlier_state_stops_the_worker(
     with pytest.raises(TerminalError, match=rf"partition {partition} of topic \S+accounts ends at offset .* has lost records"):
         apply_in_new_process(destination, 3)
     assert 3 not in {sequence_of(value) for value in destination.reader("accounts").values()}
+
+
+def test_a_partition_that_loses_few_records_under_the_worker_stops_it(broker: RealKafka, group: str, tmp_path: Path) -> None:
+    """Before it sends anything: what ends a transaction there takes places too, and would soon make good for the records."""
+    destination = KafkaDestination(broker, group)
+    topic = destination.reader("accounts").topic
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, changes(1, 100))
+    broker.stop()
+    [log] = logs_of(broker, topic)
+    shutil.copytree(log, tmp_path / "older")
+    broker.start()
+    apply_patiently(sink, changes(2, 2))
+    broker.kill()
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "older", log)
+    broker.start()
+    for _ in range(2):
+        with pytest.raises(TerminalError, match=rf"partition 0 of topic {topic} ends at offset 10[12], .* has lost records"):
+            apply_patiently(sink, changes(3, 100))
+    sink.close()
+    assert {sequence_of(value) for value in destination.reader("accounts").values()} == {1}
+
+
+def test_positions_that_went_back_with_the_topics_end_the_worker_and_the_next_one_sends_the_rest_again(
+    broker: RealKafka, group: str, tmp_path: Path
+) -> None:
+    """No topic ends before where the position says then, but this process had read on from what is gone."""
+    destination = KafkaDestination(broker, group)
+    sink = destination.new_sink()
+    sink.open()
+    apply(sink, changes(1, 100))
+    broker.stop()
+    shutil.copytree(broker.directory / "data", tmp_path / "earlier")
+    broker.start()
+    apply_patiently(sink, changes(2, 100))
+    apply_patiently(sink, changes(3, 100))
+    broker.kill()
+    shutil.rmtree(broker.directory / "data")
+    shutil.copytree(tmp_path / "earlier", broker.directory / "data")
+    broker.start()
+    with pytest.raises(SinkBehindError, match="before what this worker delivered"):
+        apply_patiently(sink, changes(4, 100))
+    sink.close()
+    successor = destination.new_sink()
+    assert successor.open() == position(1)
+    apply(successor, [[*changes(2, 100)[0], *changes(3, 100)[0], *changes(4, 100)[0]]])
+    successor.close()
+    found = [sequence_of(value) for value in destination.reader("accounts").values()]
+    assert found == [number for number in range(1, 5) for _ in range(100)]
 
 
 def sequence_of(value: dict[str, Any]) -> int:
