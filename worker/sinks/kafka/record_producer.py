@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, ThrottleEvent
 
+from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, PgsluiceError, TransientError
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.kafka_client import Complaints, client_settings
@@ -21,6 +22,8 @@ from pgsluice.worker.sinks.kafka.outgoing_records import decode_records
 
 POSITION_HEADER = "pgsluice-position"
 DELIVERY_DEADLINE_S = 60.0
+"""So long the brokers may take nothing, unless they say that a quota is used up."""
+TOLD_THROTTLE_S = 1.0
 ABORT_DEADLINE_S = 10.0
 SETTLE_INTERVAL_S = 0.001
 """Nothing calls back for records that were delivered."""
@@ -31,6 +34,8 @@ BATCH_SHRINKING = 4
 _ANY_PARTITION = -1
 _ORDERED_PARTITION = 0
 """Of records without a key, which would be spread over all otherwise."""
+
+log = telemetry.logger(__name__)
 
 
 class RecordProducer:
@@ -50,10 +55,10 @@ class RecordProducer:
         record_bytes = kafka.max_record_bytes
         batch_bytes = min(record_bytes, topics.batch_bytes)
         self._failures = _Failures(self._complaints, topics, batch_bytes)
-        delivery_s = min(DELIVERY_DEADLINE_S, kafka.transaction_timeout_s)
+        self._quota = _Quota()
         settings = client_settings(kafka.cluster, self._complaints) | {
             "enable.idempotence": True,
-            "message.timeout.ms": int(delivery_s * 1000),
+            "message.timeout.ms": int(kafka.transaction_timeout_s * 1000),
             "message.max.bytes": record_bytes,
             "batch.size": batch_bytes,
             "queue.buffering.max.kbytes": max(QUEUE_KIB, 4 * record_bytes // 1024),
@@ -64,6 +69,7 @@ class RecordProducer:
             "partitioner": "murmur2_random",  # as Kafka's own clients choose
             "delivery.report.only.error": True,
             "on_delivery": self._failures.note,
+            "throttle_cb": self._quota.note,
         }
         if transactional_id:
             settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": int(kafka.transaction_timeout_s * 1000)}
@@ -86,6 +92,7 @@ class RecordProducer:
 
     def begin(self) -> None:
         self._failures.first = None
+        self._quota.is_told = False
         self.touched.clear()
         with self._complaints.translated():
             self._producer.begin_transaction()
@@ -130,12 +137,14 @@ class RecordProducer:
     def settle(self) -> None:
         """Returns when the brokers hold all that was handed over. Not by the library's ``flush``, which fails itself when it is
         to tell of a fatal error."""
-        deadline = time.monotonic() + DELIVERY_DEADLINE_S + 5
         self._look()
-        while len(self._producer):
-            if time.monotonic() > deadline:
+        left, moved_at = len(self._producer), time.monotonic()
+        while left:
+            if self._quota.is_over(moved_at):
                 raise self._unanswered()
             self._look(SETTLE_INTERVAL_S)
+            before, left = left, len(self._producer)
+            moved_at = time.monotonic() if left < before else moved_at
         self._complaints.forget()
 
     def commit(self) -> None:
@@ -169,8 +178,8 @@ class RecordProducer:
     def _wait_for_room(
         self, topic: str, key: bytes | None, value: bytes | None, partition: int, headers: list[tuple[str, bytes]]
     ) -> None:
-        deadline = time.monotonic() + DELIVERY_DEADLINE_S
-        while time.monotonic() < deadline:
+        began_at = time.monotonic()
+        while not self._quota.is_over(began_at):
             self._producer.poll(0.1)
             self._look()
             with self._complaints.translated(topic):
@@ -193,7 +202,7 @@ class RecordProducer:
 
     def _until_answered(self, call: Callable[[], None]) -> None:
         """The library has a call repeated that it could not end."""
-        deadline = time.monotonic() + DELIVERY_DEADLINE_S
+        began_at = time.monotonic()
         while True:
             try:
                 call()
@@ -201,7 +210,8 @@ class RecordProducer:
                 return
             except KafkaException as failure:
                 error = failure.args[0]
-                if not error.retriable() or error.fatal() or time.monotonic() > deadline:
+                self._producer.poll(0)
+                if not error.retriable() or error.fatal() or self._quota.is_over(began_at):
                     raise self._failures.first or self._complaints.of(error) from None
 
     def _unanswered(self) -> PgsluiceError:
@@ -213,6 +223,27 @@ class RecordProducer:
 
 _CONSEQUENCES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 """How records fail that were given up because of others."""
+
+
+class _Quota:
+    """What the brokers say of quotas that are used up: they take nothing for a while, and answer nothing. It does not know the
+    producer, as ``_Failures``."""
+
+    def __init__(self) -> None:
+        self._used_up_until = 0.0
+        """Of the monotonic clock."""
+        self.is_told = False
+        """Since the batch began."""
+
+    def note(self, event: ThrottleEvent) -> None:
+        self._used_up_until = max(self._used_up_until, time.monotonic() + event.throttle_time)
+        if event.throttle_time >= TOLD_THROTTLE_S and not self.is_told:
+            self.is_told = True
+            log.warning("a quota of Kafka slows the worker down", broker=event.broker_name, throttled_s=event.throttle_time)
+
+    def is_over(self, since: float) -> bool:
+        """Whether nothing has moved ``since`` then for so long that nothing will."""
+        return time.monotonic() > max(since, self._used_up_until) + DELIVERY_DEADLINE_S
 
 
 class _Failures:
