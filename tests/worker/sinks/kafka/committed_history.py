@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from pgsluice.shared.rows.changes import MessageChanges
 from pgsluice.shared.wire.position import Position
-from pgsluice.testing.changes_builder import insert, message, update
 from pgsluice.testing.batch import Batch
-from tests.worker.sinks.kafka.cluster import KafkaDestination, KafkaRecord
+from pgsluice.testing.changes_builder import insert, message, update
 from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS
+from tests.worker.sinks.kafka.cluster import KafkaDestination, KafkaRecord
 
 KEYS = 7
 ORDINALS = {"events": (1, 3), "accounts": (2, 4)}

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
+from pgsluice.testing.batch import apply
+from pgsluice.testing.tried_batches import followed_accounts
 from pgsluice.worker.sinks.kafka import cluster_brokers, record_producer
 from pgsluice.worker.sinks.kafka.cluster_topics import ClusterTopics
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
-from tests.worker.sinks.batch import apply
 from tests.worker.sinks.kafka.cluster import KafkaDestination, TopicReader
 from tests.worker.sinks.kafka.committed_history import KEYS, CommittedHistory, transactions
-from tests.worker.sinks.tried_batches import followed_accounts
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from pgsluice.shared.errors import SinkBehindError, TerminalError, TransientError
+from pgsluice.testing.batch import STREAM_CREATED, write
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from pgsluice.worker.sinks.sink import Receipt
 from tests.servers.kafka_cluster import BROKERS, KafkaCluster
-from pgsluice.testing.batch import STREAM_CREATED, write
 from tests.worker.sinks.kafka.cluster import KafkaDestination, apply_patiently
 from tests.worker.sinks.kafka.committed_history import CommittedHistory, transaction, transactions
 
