@@ -53,8 +53,8 @@ class TransactionalDelivery:
 
     def begin(self) -> Applied | None:
         """The position, where that had to be looked up again. Raises TerminalError when another process has taken over, or topics
-        have lost records: a partition's new leader that knows nothing of this producer would take the next records as they
-        come."""
+        have lost records. They are looked at before anything is sent: what ends a transaction takes places there too, and would
+        make good for few records."""
         assert self._topics is not None, "open comes first"
         self._topics.judge_brokers()
         if self._producer is not None and self._has_lost(self._newest):
