@@ -53,8 +53,8 @@ class TransactionalDelivery:
 
     def begin(self) -> Applied | None:
         """The position, where that had to be looked up again. Raises TerminalError when another process has taken over, or topics
-        have lost records. They are looked at before anything is sent: what ends a transaction takes places there too, and would
-        make good for few records."""
+        have lost records. They are looked at before anything is sent: brokers that know this producer no more may take its next
+        records as they come."""
         assert self._topics is not None, "open comes first"
         self._topics.judge_brokers()
         if self._producer is not None and self._has_lost(self._newest):
