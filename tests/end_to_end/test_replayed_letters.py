@@ -13,7 +13,7 @@ from tests.end_to_end.once import Outcome, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.waiting import wait_until
 
-ROWS = 100
+ROWS = 90
 TABLE = "CREATE TABLE p (id int PRIMARY KEY, title text, price int)"
 COMPARED = "SELECT count(*), sum(hashtext(p::text)) FROM p"
 

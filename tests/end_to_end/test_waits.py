@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 
 import yaml
 
+from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.worker_records import read_reports
+from pgsluice.shared.wire.names import GroupNames
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
 from tests.end_to_end.once import replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
@@ -22,6 +27,15 @@ def started(stack: ExitStack, keys: dict[str, object], *commands: tuple[str, ...
     for process in processes:
         process.wait_for_log(NAMED)
     return processes
+
+
+def has_reported(nats: NatsServer, group: str) -> bool:
+    async def sequences() -> list[int]:
+        async with connected(nats.settings(), "test") as client:
+            reports = await read_reports(StateBucket(client, GroupNames(group)))
+            return [report.sequence for report in reports.values()]
+
+    return any(asyncio.run(sequences()))
 
 
 def test_commands_end_with_the_reason_of_a_replicator_that_was_killed_and_cannot_start_again(
@@ -60,7 +74,7 @@ def test_commands_end_with_the_reason_of_a_worker_that_was_killed_and_cannot_sta
     source_database.execute("INSERT INTO t VALUES (1, 1), (2, 20); INSERT INTO gone VALUES (1)")
     with running, ExitStack() as stack:
         wait_until(lambda: target_database.execute("SELECT id FROM t") == [(1,)], what="the row that fits")
-        running.worker.wait_for_log("applied  changes=3")  # it has reported
+        wait_until(lambda: has_reported(nats_server, group), what="the report of the worker")
         running.worker.kill()
         running.worker.wait()
         source_database.execute("INSERT INTO gone VALUES (2)")

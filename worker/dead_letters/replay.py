@@ -22,6 +22,7 @@ from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.worker.batches.unreadable_rows import unreadable_changes
 from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
 from pgsluice.worker.dead_letters.letter import changes_of
+from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import BEHIND, RejectedChanges, Rejection, WriteAgain, refusal_of
 from pgsluice.worker.sinks.sink import Applied, Lane, Partition, Receipt, Sink
@@ -71,10 +72,13 @@ class Replay:
         self._registry.remove([stored for stored in begun if stored.places[0] <= reached])
 
     def _apply(self, sink: Sink, letters: Sequence[StoredLetter]) -> None:
-        failures = 0
+        """In pieces so small that their refusals never speak of the destination (``refusals``): people asked for these letters,
+        and want to know of each what becomes of it."""
+        failures = replayed = 0
         while letters:
+            piece = letters[: MOST_REFUSALS - 1]
             try:
-                messages = self._transformed([changes_of(stored.letter, stored.places[0]) for stored in letters])
+                messages = self._transformed([changes_of(stored.letter, stored.places[0]) for stored in piece])
                 sink.commit(_receipts(sink, messages, self._transformation), self._registry.stream_created)
             except RejectedChanges as rejected:
                 letters = self._send_back(letters, rejected.rejections)
@@ -86,9 +90,10 @@ class Replay:
                 if failures == ATTEMPTS:
                     raise
                 continue
-            self._registry.remove(letters)
-            log.info("dead letters were replayed", letters=len(letters))
-            return
+            self._registry.remove(piece)
+            letters, failures, replayed = letters[len(piece) :], 0, replayed + len(piece)
+        if replayed:
+            log.info("dead letters were replayed", letters=replayed)
 
     def _transformed(self, messages: Sequence[MessageChanges]) -> list[MessageChanges]:
         """Raises RejectedChanges for those that a rule rejects."""
