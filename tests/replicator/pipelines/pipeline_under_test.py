@@ -22,7 +22,8 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import split_snapshot_body
 from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.snapshot_reader import CopiedBody, SnapshotReader
-from tests.servers import Database, NatsServer
+from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -53,6 +54,15 @@ class PipelineUnderTest:
             mode=RunMode.INCREMENTAL,
             incremental_key="updated_at",
         )
+
+    def kill(self, run: PgsluiceProcess) -> None:
+        """Returns when the source, too, knows that it is gone: until then it holds the pipeline's lock for it."""
+        run.kill()
+        held = (
+            "SELECT FROM pg_stat_activity WHERE application_name = 'pgsluice' AND datname = current_database() AND state = 'idle'"
+            " AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')"
+        )
+        wait_until(lambda: not self.source.execute(held), what="the source misses the killed run")
 
     def change(self, **fields: Any) -> None:
         self.pipeline = replace(self.pipeline, **fields)

@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 def kill_and_take_up(pipeline: PipelineUnderTest, nats: NatsServer, directory: Path, row: int) -> None:
     insert_wide_rows(pipeline)
     with held_at(pipeline, nats, directory, row) as process:
-        process.kill()
+        pipeline.kill(process)
     assert pipeline.record().newest is not None
     again = pipeline.run()
     assert (again.number, again.attempt, again.state) == (1, 2, RunState.FINISHED)
@@ -125,7 +125,7 @@ def test_rows_that_change_between_kill_and_next_run_come_with_what_they_are_then
 ) -> None:
     insert_wide_rows(pipeline)
     with held_at(pipeline, nats_server, tmp_path, 22) as process:
-        process.kill()
+        pipeline.kill(process)
     pipeline.source.execute("UPDATE t SET v = 'new', updated_at = now() WHERE id IN (3, 30)")
     pipeline.run()
     pipeline.run()

@@ -363,7 +363,7 @@ def test_a_killed_run_is_taken_up_wherever_it_was(pipeline: PipelineUnderTest, n
     keys = keys_of(pipeline, nats_server, tmp_path)
     with PgsluiceProcess("run", "ratings", config=keys) as process:
         wait_until(lambda: bool(letters(pipeline)) or not process.is_running, deadline_s=60.0, what="a letter", interval_s=0.02)
-        process.kill()
+        pipeline.kill(process)
     assert pipeline.run().state is RunState.FINISHED
     assert ids(pipeline) == without(300, *bad)
     assert dead_ids(pipeline) == list(bad)

@@ -114,7 +114,7 @@ def test_a_killed_run_that_is_cancelled_is_not_taken_up(
 ) -> None:
     insert_wide_rows(pipeline)
     with held_at(pipeline, nats_server, tmp_path, 22) as process:
-        process.kill()
+        pipeline.kill(process)
         wish(pipeline, nats_server, tmp_path, "cancel")
     assert not pipeline.plan().is_resumed
     assert pipeline.run().number == 2
