@@ -85,6 +85,20 @@ class Written:
     value: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class BucketEnd:
+    """``revision`` is the highest that any key has, or had. ``created`` is when the server made the bucket, or updated its
+    configuration."""
+
+    created: str
+    revision: int
+
+    def may_follow(self, earlier: BucketEnd) -> bool:
+        """Returns whether this may be the end of the same bucket later: one that was made again under the name, or restored from
+        an older copy, gives revisions out twice."""
+        return self.created == earlier.created and self.revision >= earlier.revision
+
+
 class Bucket:
     """Every method raises TransientError when NATS does not answer; all but ``make`` and ``exists`` need the bucket."""
 
@@ -239,11 +253,11 @@ class Bucket:
         information = await self._answer(self._jetstream.stream_info(f"KV_{self.name}", subjects_filter=prefix + ">"))
         return sorted(subject.removeprefix(prefix) for subject in information.state.subjects or {})
 
-    async def newest_revision(self) -> int:
-        """The highest that any key has, or had."""
+    async def end(self) -> BucketEnd:
+        """Returns where the bucket ends now."""
         await self._opened()
         information = await self._answer(self._jetstream.stream_info(f"KV_{self.name}"))
-        return int(information.state.last_seq)
+        return BucketEnd(str(information.created), int(information.state.last_seq))
 
     async def destroy(self) -> None:
         """Removes the bucket and everything in it; nothing happens when there is none."""

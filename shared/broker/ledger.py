@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pgsluice.shared.broker.bucket import Entry, StateBucket
+from pgsluice.shared.broker.bucket import BucketEnd, Entry, StateBucket
 from pgsluice.shared.broker.record import LsnText, TimeText
 
 _SNAPSHOT_KEY = "snapshot"
@@ -166,24 +166,29 @@ class Ledger:
     def __init__(self, bucket: StateBucket) -> None:
         self._bucket = bucket
         self._loaded = _NOTHING
+        self._end = BucketEnd("", 0)
+        """Where the bucket ended when it was read last."""
 
     async def load(self) -> LedgerContent:
         """Reads what was written since the last call, and returns the same object when that is nothing: a batch asks more than
-        once, and a group may have thousands of tables. Raises TerminalError when a record is not of this version's form."""
-        snapshot, before = await self.load_snapshot(), self._loaded
-        if before.snapshot is not None and (snapshot is None or snapshot.stream_created != before.snapshot.stream_created):
-            before = _NOTHING  # that was another bucket
-        tables, revisions, revision = dict(before.tables), dict(before.revisions), before.revision
-        async for written in self._bucket.written(f"{_TABLE_PREFIX}*", revision):
-            oid, revision = int(written.key.removeprefix(_TABLE_PREFIX)), written.revision
+        once, and a group may have thousands of tables. Reads everything when the bucket is not that of the last call, or was
+        restored from an older copy. Raises TerminalError when a record is not of this version's form."""
+        end = await self._bucket.end()
+        before, after = (self._loaded, self._end.revision) if end.may_follow(self._end) else (_NOTHING, 0)
+        snapshot, newest = await self.load_snapshot(), after
+        tables, revisions = dict(before.tables), dict(before.revisions)
+        async for written in self._bucket.written(f"{_TABLE_PREFIX}*", after):
+            newest = written.revision
             if written.value is None:
+                oid = _oid_of(written.key)
                 tables.pop(oid, None)
                 revisions.pop(oid, None)
             else:
-                tables[oid] = self._bucket.decoded(written.key, TableRecord, written.value)
-                revisions[oid] = revision
-        if (snapshot, revision) != (before.snapshot, before.revision):
-            before = LedgerContent(snapshot, tables, revisions, revision)
+                record = self._bucket.decoded(written.key, TableRecord, written.value)
+                tables[record.oid], revisions[record.oid] = record, newest
+        self._end = replace(end, revision=max(end.revision, newest))
+        if snapshot != before.snapshot or newest > after:
+            before = LedgerContent(snapshot, tables, revisions, self._end.revision)
         self._loaded = before
         return before
 
@@ -210,6 +215,12 @@ class Ledger:
 
     async def remove_table(self, oid: int) -> None:
         await self._bucket.delete(f"{_TABLE_PREFIX}{oid}")
+
+
+def _oid_of(key: str) -> int:
+    """0 for a key that is no table's: somebody else wrote and removed it."""
+    oid = key.removeprefix(_TABLE_PREFIX)
+    return int(oid) if oid.isascii() and oid.isdecimal() else 0
 
 
 def now() -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pgsluice.console.program import run as run_program
 from pgsluice.console.units.orders import UnitOrder, UnitVerb, chosen_units, desired_after
 from pgsluice.console.units.room import FOREVER_S, room_s
-from pgsluice.shared.broker.bucket import StateBucket
+from pgsluice.shared.broker.bucket import BucketEnd, StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.process_report import ProcessReport
 from pgsluice.shared.broker.unit_records import (
@@ -64,9 +64,9 @@ class OrderedGroup:
         return Desired.RUNNING if entry is None else entry.value.state
 
     def revision(self) -> int:
-        revision = self.ask(lambda bucket: bucket.newest_revision())
-        assert isinstance(revision, int)
-        return revision
+        end = self.ask(lambda bucket: bucket.end())
+        assert isinstance(end, BucketEnd)
+        return end.revision
 
     def tell(self, unit: str, activity: Activity, acknowledged: int, exit_code: int | None = None) -> None:
         """As the unit's process would."""

@@ -16,7 +16,7 @@ CALLS: dict[str, Callable[[StateBucket], Awaitable[object]]] = {
     "get": lambda bucket: bucket.get("key"),
     "read_history": lambda bucket: bucket.read_history("key"),
     "keys": lambda bucket: bucket.keys(),
-    "newest_revision": lambda bucket: bucket.newest_revision(),
+    "end": lambda bucket: bucket.end(),
     "age_s": lambda bucket: bucket.age_s("key"),
     "put": lambda bucket: bucket.put("key", {}),
     "create": lambda bucket: bucket.create("key", {}),
