@@ -112,7 +112,7 @@ async def _look(settings: GroupSettings, worker: str, limit: LagLimit) -> GroupL
         ledger, state, reports = await Ledger(bucket).load(), await stream.state(), await read_reports(bucket)
         if worker:
             reports = {worker: reports[worker]} if worker in reports else {}
-        units = {facts.unit: unit_state(facts) for facts in await read_units(bucket, await known_units(bucket), ledger)}
+        units = {facts.unit: unit_state(facts) for facts in await read_units(bucket, await known_units(bucket), ledger.snapshot)}
         workers = [_never_started(worker)] if worker and not reports else []
         copied = {name: copy_lag(ledger.snapshot, report) for name, report in reports.items()}
         for name, report in sorted(reports.items()):

@@ -152,7 +152,7 @@ async def publisher_status(client: Client, group: str, worker: str) -> Publisher
     if not await bucket.exists():
         return PublisherStatus(group, worker, unit_state(UnitFacts(unit)), None, None)
     ledger, state = await Ledger(bucket).load(), await stream.state()
-    [facts] = await read_units(bucket, [unit], ledger)
+    [facts] = await read_units(bucket, [unit], ledger.snapshot)
     report = await bucket.read(worker_key(worker), WorkerReport)
     lag = UNKNOWN_LAG if report is None else await WorkerLook(bucket, stream, state, ledger).lag(report.value)
     return PublisherStatus(group, worker, unit_state(facts), lag.messages, lag.seconds)
@@ -190,7 +190,7 @@ async def _known(bucket: StateBucket, documented: Sequence[str]) -> _Known:
     group = await bucket.read(GROUP_KEY, GroupRecord)
     replicator = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
     ledger = await Ledger(bucket).load()
-    units = [unit_state(facts) for facts in await read_units(bucket, await known_units(bucket, documented), ledger)]
+    units = [unit_state(facts) for facts in await read_units(bucket, await known_units(bucket, documented), ledger.snapshot)]
     return _Known(
         group=group.value if group else None,
         replicator=replicator.value if replicator else None,

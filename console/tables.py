@@ -158,6 +158,7 @@ class _FollowedCopies:
 
     def __init__(self, bucket: StateBucket, outcomes: Sequence[TableOutcome]) -> None:
         self._bucket = bucket
+        self._ledger = Ledger(bucket)
         self._names = {outcome.table for outcome in outcomes if not outcome.is_refused}
         self._followed: dict[int, TableRecord] = {}
         """Those whose copy is waited for, as the ledger had them last."""
@@ -176,7 +177,7 @@ class _FollowedCopies:
             raise TerminalError(f"not copied: {', '.join(self._lost)}", "see above")
 
     async def _look(self) -> Sequence[str] | None:
-        tables = (await Ledger(self._bucket).load()).tables
+        tables = (await self._ledger.load()).tables
         for oid in [oid for oid in self._followed if oid not in tables]:
             self._lose(self._followed.pop(oid), "the group knows it no more")
         for oid, record in tables.items():

@@ -114,7 +114,7 @@ async def _order(settings: StatusSettings, order: UnitOrder) -> int:
         error = None if order.wait_s is None else await _follow(bucket, units, order)
         if error is not None and not await bucket.exists():
             raise error
-        facts = await read_units(bucket, units, await Ledger(bucket).load())
+        facts = await read_units(bucket, units, await Ledger(bucket).load_snapshot())
         _say(_outcome(facts, order))
         if order.verb is UnitVerb.PAUSE:
             _say(await say_room(ChangeStream(client, names)))
@@ -160,7 +160,7 @@ async def _follow(bucket: StateBucket, units: Sequence[str], order: UnitOrder) -
     ledger = Ledger(bucket)
 
     async def look() -> Sequence[str] | None:
-        facts = await read_units(bucket, units, await ledger.load())
+        facts = await read_units(bucket, units, await ledger.load_snapshot())
         for each in facts:
             _check_holds(each, order)
         return [each.unit for each in facts if not is_obeyed(each)] or None

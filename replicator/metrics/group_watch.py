@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
-from pgsluice.shared.broker.ledger import Ledger, LedgerContent
+from pgsluice.shared.broker.ledger import Ledger
 from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, Stream
 from pgsluice.shared.broker.unit_records import Desired
 from pgsluice.shared.errors import PgsluiceError
@@ -85,7 +85,7 @@ class GroupWatch:
     async def _units(self, bucket: StateBucket) -> list[Sample]:
         if not await bucket.exists():
             return []
-        copy = LedgerContent(await Ledger(bucket).load_snapshot(), {})
+        copy = await Ledger(bucket).load_snapshot()
         samples = []
         for facts in await read_units(bucket, await known_units(bucket), copy):
             unit, process = facts.unit, facts.process

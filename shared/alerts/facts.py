@@ -30,7 +30,7 @@ async def gather_facts(client: Client, names: GroupNames, letters: LetterCounts)
     streams = {stream.name: await stream.state() for stream in (changes, SnapshotStream(client, names), dead)}
     ledger = await Ledger(bucket).load()
     reports = await read_reports(bucket)
-    units = await read_units(bucket, await known_units(bucket), ledger)
+    units = await read_units(bucket, await known_units(bucket), ledger.snapshot)
     return GroupFacts(
         halt=await read_halt(bucket),
         slot=await _slot(bucket),

@@ -218,7 +218,7 @@ class Ledger:
 
 
 def _oid_of(key: str) -> int:
-    """0 for a key that is no table's: somebody else wrote and removed it."""
+    """Returns 0 for a key that is no table's: somebody else wrote and removed it."""
     oid = key.removeprefix(_TABLE_PREFIX)
     return int(oid) if oid.isascii() and oid.isdecimal() else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.ledger import CopyState, LedgerContent
+from pgsluice.shared.broker.ledger import CopyState, SnapshotRecord
 from pgsluice.shared.broker.replicator_records import REPLICATOR_KEY
 from pgsluice.shared.broker.unit_records import (
     REPLICATOR_UNIT,
@@ -31,23 +31,24 @@ async def known_units(bucket: StateBucket, documented: Iterable[str] = ()) -> li
     return sorted(units, key=lambda unit: (unit != REPLICATOR_UNIT, unit))
 
 
-async def read_units(bucket: StateBucket, units: Iterable[str], ledger: LedgerContent) -> list[UnitFacts]:
-    """Raises TransientError when NATS does not answer, TerminalError when a record is none."""
-    return [await _read_unit(bucket, unit, ledger) for unit in units]
+async def read_units(bucket: StateBucket, units: Iterable[str], copy: SnapshotRecord | None) -> list[UnitFacts]:
+    """``copy`` is what the ledger says of the newest one. Raises TransientError when NATS does not answer, TerminalError when
+    a record is none."""
+    return [await _read_unit(bucket, unit, copy) for unit in units]
 
 
-async def _read_unit(bucket: StateBucket, unit: str, ledger: LedgerContent) -> UnitFacts:
+async def _read_unit(bucket: StateBucket, unit: str, copy: SnapshotRecord | None) -> UnitFacts:
     desired = await desired_wish(unit).read(bucket)
     process = await bucket.read(process_key(unit), ProcessRecord)
     age_s = None if process is None else await bucket.age_s(process_key(unit))
     worker = worker_of_unit(unit)
-    is_running = ledger.snapshot is not None and ledger.snapshot.state is CopyState.RUNNING
+    is_running = copy is not None and copy.state is CopyState.RUNNING
     if worker is None:
         holds_lease, is_copying, was_started = False, is_running, await bucket.get(REPLICATOR_KEY) is not None
     else:
         report = await bucket.read(worker_key(worker), WorkerReport)
         holds_lease, was_started = await _holds_lease(bucket, worker), report is not None
-        is_copying = is_running or (report is not None and _has_copied_rows_to_apply(report.value, ledger))
+        is_copying = is_running or (report is not None and _has_copied_rows_to_apply(report.value, copy))
     return UnitFacts(
         unit,
         desired.value,
@@ -66,5 +67,5 @@ async def _holds_lease(bucket: StateBucket, worker: str) -> bool:
     return age_s is not None and age_s <= LEASE_DURATION_S
 
 
-def _has_copied_rows_to_apply(report: WorkerReport, ledger: LedgerContent) -> bool:
-    return ledger.snapshot is not None and report.snapshot_sequence < ledger.snapshot.last_sequence
+def _has_copied_rows_to_apply(report: WorkerReport, copy: SnapshotRecord | None) -> bool:
+    return copy is not None and report.snapshot_sequence < copy.last_sequence

@@ -47,6 +47,7 @@ class UnitWait:
 
     def __init__(self, bucket: StateBucket, *, undone: str, stays: str, wait_s: float | None) -> None:
         self._bucket = bucket
+        self._ledger = Ledger(bucket)
         self._undone = undone
         self._stays = stays
         self._deadline = None if wait_s is None else time.monotonic() + wait_s
@@ -70,7 +71,7 @@ class UnitWait:
         """A group that is dropped meanwhile looks like one that has nothing left to do, or like one of which nothing is known."""
         try:
             left = await look()
-            facts = [] if left is None else await read_units(self._bucket, left, await Ledger(self._bucket).load())
+            facts = [] if left is None else await read_units(self._bucket, left, await self._ledger.load_snapshot())
         except PgsluiceError:
             await self._check_group()
             raise

@@ -51,7 +51,7 @@ class PausedAtRandom:
         await write_order(bucket, UNIT, (verb,), "a test", "")
 
         async def obeyed() -> bool:
-            return all(map(is_obeyed, await read_units(bucket, [UNIT], await Ledger(bucket).load())))
+            return all(map(is_obeyed, await read_units(bucket, [UNIT], await Ledger(bucket).load_snapshot())))
 
         await wait_until_async(obeyed, deadline_s=120, what=f"to {verb}", interval_s=0.1)
 

@@ -126,7 +126,7 @@ def _read(log: LogFile, after: int) -> LogPart:
 
 
 async def _units(bucket: StateBucket, units: list[str]) -> UnitList:
-    facts = await read_units(bucket, units, await Ledger(bucket).load())
+    facts = await read_units(bucket, units, await Ledger(bucket).load_snapshot())
     return UnitList(tuple(map(_unit, facts)))
 
 
