@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import LiteralString
 
@@ -32,7 +32,7 @@ _CHANGED: LiteralString = """
 class Alteration:
     """What turns our publication into the one that is wanted. ``locked`` are the tables of which decoding may know it as it is
     now: those that join, and all of them when its options change. ``schemas`` are those that somebody added.
-    ``is_decoded``: there is a slot. Without ``waits`` it is made when all of them are free, or not at all."""
+    ``is_decoded``: there is a slot. Without ``waits`` it is made only if all of them are free."""
 
     joining: Sequence[SourceTable]
     leaving: Sequence[PublishedTable]
@@ -79,9 +79,10 @@ class Alteration:
         """Alterations that do the same one after the other, each with few locks. One of the options locks all tables."""
         if self.operations is not None or len(self.joining) + len(self.leaving) <= PIECE:
             return [self]
-        joins = [Alteration(piece, (), None, piece if self.locked else (), waits=self.waits) for piece in pieces(self.joining)]
-        ends = [Alteration((), piece, None, ()) for piece in pieces(self.leaving)]
-        return [*joins, *ends, *([Alteration((), (), None, (), self.schemas)] if self.schemas else [])]
+        nothing = replace(self, joining=(), leaving=(), locked=(), schemas=())
+        joins = [replace(nothing, joining=piece, locked=piece if self.locked else ()) for piece in pieces(self.joining)]
+        ends = [replace(nothing, leaving=piece) for piece in pieces(self.leaving)]
+        return [*joins, *ends, *([replace(nothing, schemas=self.schemas)] if self.schemas else [])]
 
     def statements(self, name: sql.Identifier) -> list[sql.Composed]:
         """Tables that stay are not named: their row filters and column lists are left as they are."""
@@ -127,7 +128,7 @@ async def _alter(source: Source, names: GroupNames, alteration: Alteration, note
         if alteration.waits:
             await _lock(source, doing, alteration.concerned, "SHARE UPDATE EXCLUSIVE MODE", TURN_TIMEOUT_MS)
             await _lock(source, doing, alteration.locked, "SHARE ROW EXCLUSIVE MODE", LOCK_TIMEOUT_MS)
-        else:  # who waits for one while it holds others may be in the way of a transaction that takes them in another order
+        else:  # waiting for one table with locks on others may block a transaction that locks them in another order
             await _lock(source, doing, alteration.concerned, "SHARE ROW EXCLUSIVE MODE NOWAIT", LOCK_TIMEOUT_MS)
         await _check_unchanged(source, doing, alteration.concerned)
         for statement in statements:

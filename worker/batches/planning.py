@@ -65,11 +65,12 @@ def plan_end(
     first = _first_that(lambda mark: mark.ddl > start, start + 1, end, mark_at)
     before = max(start, mark_at(first - 1).settled) if first - 1 > start else start
     alone = _first_that(lambda mark: mark.settled > before, first, end, mark_at)
+    apart = before if before > start else alone
     if defines_alone:
-        return before if before > start else alone
+        return apart
     few = BatchLimit(min(limit.messages, DEFINING_MESSAGES), min(limit.bytes, DEFINING_BYTES))
     together = _end_within(start, bytes_before, mark_at(end), few, mark_at)
-    return together if together >= alone else before if before > start else alone
+    return together if together >= alone else apart
 
 
 def _end_within(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
