@@ -42,8 +42,8 @@ def unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def free_port() -> int:
-    """A port nobody listens on now, and that was not given lately, for it may be listened on a while later. Processes of one run
-    of tests have ports of their own."""
+    """Returns a port on which nobody listens, and which was not given out lately: whoever has it may listen a while later. Each
+    process of a run of tests has ports of its own."""
     number, count = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:], os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
     own = _PORTS[int(number) :: int(count)]
     for port in random.sample(own, len(own)):

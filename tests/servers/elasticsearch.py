@@ -59,7 +59,7 @@ RELEASES = {
 
 
 def fetch() -> None:
-    """All that nodes need, where it is not there."""
+    """Fetches what nodes need and is not there yet."""
     for jars in ("ecj", *(release.jars for release in RELEASES.values())):
         server_jars(jars)
     java_25()
@@ -95,7 +95,7 @@ class OneElasticsearch(ExitStack):
         self._running: dict[int, RealElasticsearch] = {}
 
     def of(self, version: int) -> RealElasticsearch:
-        """Empty, if another one ran before. Ends with the context."""
+        """Returns the node, which is empty if another one ran before. It ends with the context."""
         if version not in self._running:
             self.close()
             self._running = {version: self.enter_context(RealElasticsearch(version))}

@@ -18,7 +18,8 @@ COMPILER_DEADLINE_S = 300.0
 
 
 def java_25() -> str:
-    """The program, fetched when it is not there. Processes that ask at once take turns. Raises CalledProcessError."""
+    """Returns the program, and fetches it when it is not there. Processes that ask at once take turns. Raises
+    CalledProcessError."""
     home = REPOSITORY / "build" / "java"
     folder = home / PACKAGE.replace("==", "-")
     home.mkdir(parents=True, exist_ok=True)
@@ -41,7 +42,7 @@ def java_25() -> str:
 
 
 def compile_java(sources: Iterable[Path], jars: Path, classes: Path, *, release: int) -> None:
-    """Into the folder ``classes``, for that release of Java. Raises RuntimeError with what the compiler says."""
+    """Compiles into the folder ``classes``, for that release of Java. Raises RuntimeError with what the compiler says."""
     [compiler] = server_jars("ecj").glob("ecj-*.jar")
     among = ":".join(str(jar) for jar in sorted(jars.glob("*.jar")))
     options = ["-source", str(release), "-target", str(release), "-proc:none", "-nowarn", "-cp", among, "-d", str(classes)]

@@ -76,9 +76,8 @@ class RealKafka(ServerProcess):
         """A new, empty log."""
         self._write_properties(directory)
         properties = str(directory / "server.properties")
-        command = self._java(
-            "kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", properties
-        )  # may begin with a dash
+        cluster = f"--cluster-id={self._cluster_id}"  # which may begin with a dash
+        command = self._java("kafka.tools.StorageTool", "format", cluster, "-c", properties)
         for user, password in self._users.items():
             command += ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
         formatted = subprocess.run(command, capture_output=True, text=True, cwd=directory)

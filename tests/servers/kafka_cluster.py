@@ -108,7 +108,7 @@ class KafkaCluster:
         return ",".join(node.bootstrap for node in self.nodes)
 
     def leader_of(self, topic: str, partition: int = 0) -> KafkaNode:
-        """Waits for one."""
+        """Returns the broker that leads the partition; waits until one does."""
         number: int = wait_until(lambda: max(self._partitions(topic)[partition].leader, 0), what=f"a leader of {topic}")
         return self.nodes[number - 1]
 
@@ -144,7 +144,7 @@ class KafkaCluster:
         wait_until(lambda: self._is_led_by(topics, other), what=f"broker {other.number} as the leader")
 
     def start_all(self) -> None:
-        """Those that do not run."""
+        """Starts those that do not run."""
         with ThreadPoolExecutor(BROKERS) as threads:
             list(threads.map(KafkaNode.start, [node for node in self.nodes if not node.is_running]))
 
@@ -159,7 +159,7 @@ class KafkaCluster:
         wait_until(agree, what=f"{', '.join(topics)} in sync on {sorted(numbers)}", interval_s=0.2)
 
     def _partitions(self, topic: str) -> dict[int, PartitionMetadata]:
-        """Of a broker that runs; empty while none answers."""
+        """Asks a broker that runs; returns {} while none answers."""
         try:
             return dict(self._admin().list_topics(topic, timeout=ANSWER_S).topics[topic].partitions)
         except KafkaException:
