@@ -85,7 +85,7 @@ format: $(INSTALLED)
 # The first ring needs no server, the second shows every promise once on real servers, the third is all that runs on one machine.
 # More processes than cores: most tests wait for servers and JVMs. Each has some 1.5 GB at its peak.
 SPREAD := --numprocesses 5 --dist loadfile --no-loadscope-reorder
-# What waits for nothing needs no more processes than there are cores.
+# Tests that wait for no server need no more processes than there are cores.
 SPREAD_FAST := --numprocesses logical --dist loadfile --no-loadscope-reorder
 APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not elasticsearch and not kafka and not postgres_suite
 ORDINARY := -m "$(APART)" $(SPREAD)
