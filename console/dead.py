@@ -84,8 +84,8 @@ def show(settings: GroupSettings, selection: Selection) -> None:
 
 
 def replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None:
-    """Raises TransientError when the worker did not come to an end with them within ``wait_s`` (0: it is not waited for),
-    TerminalError when it cannot any more."""
+    """Raises TransientError when the worker has not replayed them, or refused them again, within ``wait_s`` (0: returns at once),
+    TerminalError when it no longer can."""
     asyncio.run(_replay(settings, selection, wait_s))
 
 

@@ -58,8 +58,8 @@ class Wish:
 
 
 def order(settings: GroupSettings, wish: Wish) -> None:
-    """Raises UsageError for what is no table, no group, or one without a replicator; TerminalError when something is refused, or
-    cannot be done any more; TransientError when it is not done in time: the order stays."""
+    """Raises UsageError for what is no table, no group, or a group without a replicator; TerminalError when the replicator
+    refuses a table, or can no longer carry the order out; TransientError when it has not done so in time: the order stays."""
     for text in wish.tables:
         _check(text)
     asyncio.run(_order(settings, wish))
@@ -90,7 +90,7 @@ async def _order(settings: GroupSettings, wish: Wish) -> None:
 
 
 async def check_takes_orders(bucket: StateBucket) -> None:
-    """Raises UsageError for a group that has no replicator, and never will have one: nobody would carry an order out."""
+    """Raises UsageError for a group that a worker or a SQL pipeline fills: no replicator ever carries its orders out."""
     group = bucket.names.group
     record = await bucket.read(GROUP_KEY, GroupRecord)
     publisher = None if record is None else record.value.publishing_worker
@@ -113,7 +113,8 @@ def _show(outcome: TableOutcome) -> None:
 
 
 async def _done(bucket: StateBucket, number: int, wait_s: float) -> TableOrder:
-    """Returns the order when it is carried out. Raises TransientError when it is not in time, and as ``UnitWait.until``."""
+    """Returns the order when the replicator has carried it out. Raises TransientError when it has not after ``wait_s``, and what
+    ``UnitWait.until`` raises."""
     found = await _load_order(bucket, number)
 
     async def look() -> Sequence[str] | None:
@@ -123,7 +124,7 @@ async def _done(bucket: StateBucket, number: int, wait_s: float) -> TableOrder:
             log.info("the replicator is at it")
         if found.done_at:
             return None
-        reports = await read_reports(bucket)  # a worker that was forgotten since is waited for no more
+        reports = await read_reports(bucket)  # the replicator no longer waits for a worker that was forgotten
         return [*(worker_unit(worker) for worker in found.waits_for if worker in reports), REPLICATOR_UNIT]
 
     stays = "the order stays, and the replicator carries it out as soon as it can"
@@ -161,14 +162,15 @@ class _FollowedCopies:
         self._ledger = Ledger(bucket)
         self._names = {outcome.table for outcome in outcomes if not outcome.is_refused}
         self._followed: dict[int, TableRecord] = {}
-        """Those whose copy is waited for, as the ledger had them last."""
+        """The tables that are not copied yet, by OID, with the records that the ledger had at the last look."""
         self._lost: list[str] = []
         self._told_at = time.monotonic()
 
     async def wait(self, wait_s: float) -> None:
-        """Says how far they are now and then. Raises TerminalError when a table cannot be copied, after the others were waited
-        for, TransientError when the copy goes on after ``wait_s``, and as ``UnitWait.until``."""
-        stays = "the copy goes on when the replicator is started again"
+        """Returns when every copy has ended, and logs until then how far they are. Raises TerminalError when a table cannot be
+        copied, once the copies of the others have ended; TransientError when a copy goes on after ``wait_s``; and what
+        ``UnitWait.until`` raises."""
+        stays = "the replicator goes on with the copy when it is started again"
         wait = UnitWait(self._bucket, undone="and the copy is not finished", stays=stays, wait_s=wait_s)
         if (late := await wait.until(self._look)) is not None:
             names = ", ".join(record.qualified_name for record in self._followed.values())

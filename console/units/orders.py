@@ -156,7 +156,7 @@ def is_obeyed(facts: UnitFacts) -> bool:
 
 
 async def _follow(bucket: StateBucket, units: Sequence[str], order: UnitOrder) -> TerminalError | None:
-    """Returns when all have obeyed, or after the wait; why they cannot obey any more, where it ended for that."""
+    """Returns None when all units have obeyed, or the wait is over; otherwise the error that says why one can no longer obey."""
     ledger = Ledger(bucket)
 
     async def look() -> Sequence[str] | None:
@@ -173,7 +173,7 @@ async def _follow(bucket: StateBucket, units: Sequence[str], order: UnitOrder) -
 
 
 def _check_holds(facts: UnitFacts, order: UnitOrder) -> None:
-    """Raises TerminalError when somebody has ordered the opposite since. (A unit that was forgotten is to do nothing at all.)"""
+    """Raises TerminalError when somebody has ordered the opposite since. (Nothing is ordered of a unit that was forgotten.)"""
     desired = facts.desired
     if facts.process is not None and desired != desired_after(order.verb, desired):
         by = f" by {desired.by}" if desired.by else ""

@@ -126,7 +126,7 @@ async def _follow(bucket: StateBucket, chosen: Sequence[PausedTable], pause: Tab
 
 
 async def _missing(bucket: StateBucket, oids: frozenset[int], pause: TablePause) -> list[str]:
-    """The workers that have not obeyed."""
+    """Returns the workers that have not obeyed."""
     reports = await read_reports(bucket)
     return sorted(worker for worker, report in reports.items() if not has_obeyed(report, oids, pause))
 

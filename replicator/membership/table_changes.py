@@ -172,7 +172,7 @@ class TableChanges:
     async def _joining(
         self, source: Source, tables: Collection[SourceTable], again: frozenset[int], refused: dict[int, PgsluiceError]
     ) -> list[SourceTable]:
-        """Returns those that may join, which the ledger has by then; in ``refused`` is why others may not."""
+        """Returns the tables that may join, after the ledger has taken them up. Notes in ``refused`` why others may not."""
         if not tables:
             return []
         publication, joining = await self._publication(source), list[SourceTable]()
@@ -186,8 +186,8 @@ class TableChanges:
         return joining
 
     async def _join(self, source: Source, tables: Sequence[SourceTable], refused: dict[int, PgsluiceError]) -> bool:
-        """Has tables join: those that are free first, then each of the others when it is free. Returns whether one joined. What
-        kept others from it is in ``refused``, unless they are gone or altered by now."""
+        """Lets tables join: first those that are free, then each of the others when it is free. Returns whether one joined. Notes
+        in ``refused`` what kept a table from it, unless that is gone or altered by now."""
         left = await self._join_free(source, tables)
         joined = len(left) < len(tables)
         for table in left:
@@ -199,7 +199,7 @@ class TableChanges:
         return joined
 
     async def _join_free(self, source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
-        """Together, because that takes as long as one alone does; in halves where one is in the way of others, or the server has
+        """Lets tables join together, which takes as long as one alone; in halves where one blocks the others, or the server has
         too few locks. Returns those that did not join."""
         try:
             await self._take_in(source, tables, waits=False)

@@ -224,7 +224,7 @@ class PublishingRun:
 
     @asynccontextmanager
     async def _running(self, parameters: CopyParameters, ranges: int) -> AsyncIterator[tuple[Job, ThreadPoolExecutor]]:
-        """What reads: one range at a time is read here, faster than Spark starts."""
+        """Gives what reads. A thread of this process reads a single range before Spark would have started."""
         if ranges > 1 and self.query.pipeline.tasks > 1:
             from pgsluice.replicator.pipelines.spark_tasks import running_spark
 

@@ -1,4 +1,4 @@
-"""Ranges that are copied in a thread of this process, one after the other: little is copied before Spark has started."""
+"""Copies ranges in a thread of this process, one after the other: it has copied little data before Spark would have started."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pgsluice.shared.errors import LockTimeoutError
 
 LITTLE_BYTES = 8 * 1024 * 1024
 LITTLE_RELATIONS = 100
-"""So much is copied here in less than a second, and the stream that goes on in this process hardly notices it."""
+"""A thread copies that much in less than a second, and hardly slows the stream that goes on in this process."""
 
-_PATIENCE_MS = 500  # somebody's lock on a table is no reason to wait for its size
+_PATIENCE_MS = 500  # Spark copies a table whose size another session's lock hides
 
-# With the partitions of a table, and what is stored beside its pages.
+# Counts the partitions of a table, too, and the large values that PostgreSQL stores outside its pages.
 _SIZES: LiteralString = """
     WITH RECURSIVE tree (oid) AS (
         SELECT t.oid FROM unnest(%s::oid[]) AS t (oid)
@@ -35,7 +35,7 @@ _SIZES: LiteralString = """
 
 
 async def is_little(source: Source, oids: Collection[int]) -> bool:
-    """Returns whether these tables are soon copied here. The caller is the only user of the connection."""
+    """Returns whether a thread of this process copies these tables in a moment. The caller is the only user of the connection."""
     doing = "looking at the sizes of tables"
     try:
         async with source.transaction(doing):
@@ -47,7 +47,7 @@ async def is_little(source: Source, oids: Collection[int]) -> bool:
 
 
 class CopyHere:
-    """``CopyTasks`` (``copy_round``). To be made by ``copying_here``."""
+    """``CopyTasks`` (``copy_round``) that run in one thread. ``copying_here`` makes it."""
 
     most = 1
 
@@ -56,12 +56,12 @@ class CopyHere:
         self._process: CopyProcess | None = None
 
     def job(self, parameters: CopyParameters) -> Job:
-        """To be ended by ``cancel``."""
+        """Returns what copies ranges of that snapshot. The caller ends it by ``cancel``."""
         self._process = CopyProcess()
         return partial(_copy, self._process, parameters)
 
     def cancel(self) -> None:
-        """What is being copied ends between two messages. Does not wait for that."""
+        """Ends a copy that runs, between two messages. Does not wait for that."""
         process, self._process = self._process, None
         if process is not None:
             process.interrupt()
@@ -70,7 +70,7 @@ class CopyHere:
 
 @asynccontextmanager
 async def copying_here() -> AsyncIterator[CopyHere]:
-    """Its connections are closed at the end."""
+    """Closes its connections at the end."""
     here = CopyHere()
     try:
         yield here

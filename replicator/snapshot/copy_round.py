@@ -45,10 +45,10 @@ class CopyTasks(Protocol):
     def threads(self) -> Executor: ...
 
     def job(self, parameters: CopyParameters) -> Job:
-        """Gives what copies ranges of that snapshot."""
+        """Returns what copies ranges of that snapshot."""
 
     def cancel(self) -> None:
-        """Ends what is being copied; nothing happens when there is nothing."""
+        """Ends a copy that runs; nothing happens when there is none."""
 
 
 @dataclass(frozen=True, slots=True)

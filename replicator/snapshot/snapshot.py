@@ -50,8 +50,8 @@ class Snapshot:
     """``prepare`` before the group's first change is published, again when it failed; then ``run``. ``run_on`` copies what joins
     later. ``close`` at the end.
 
-    Spark runs while something is copied, unless little of it has come beside the stream. So long the source is locked against
-    another copy of the group.
+    Spark runs while tables are copied, unless they came while the group streams and hold little data. An advisory lock at the
+    source keeps another copy of the group away meanwhile.
     """
 
     def __init__(self, settings: ReplicatorSettings, copy: CopySettings) -> None:
@@ -78,8 +78,8 @@ class Snapshot:
         return self._prepared
 
     async def run(self, stop: asyncio.Event, *, is_beside: bool = False) -> None:
-        """Copies what is left; returns when every table is finished or errored, or after ``stop``. ``is_beside``: tables that
-        came while the group streams.
+        """Copies what is left; returns when every table is finished or errored, or after ``stop``. ``is_beside``: the
+        tables came while the group streams.
 
         Without a stream to follow, raises TerminalError when a table is errored.
         """

@@ -88,8 +88,8 @@ _SENDERS: LiteralString = """
                       WHERE r.prpubid = p.oid AND r.prrelid IN (x.oid, c.oid)
                         AND a.attnum = ANY(translate(to_jsonb(r) ->> 'prattrs', '[]', '{}')::int2[])))
 """
-"""The publications that send the generated columns ``x.generated`` of a table or of a partition: lists of columns may name them.
-None covers a whole row, whatever it names."""
+"""The publications that send the generated columns ``x.generated`` of a table or of a partition: those that publish every stored
+one, and those whose list of columns names these. No list of columns serves REPLICA IDENTITY FULL, whatever it names."""
 
 _COLUMNS: LiteralString = f"""
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,

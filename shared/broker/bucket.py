@@ -78,7 +78,7 @@ class Entry(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written to a key; ``value`` is None where that was its deletion."""
+    """One write to a key; ``value`` is None where it deleted the key."""
 
     key: str
     revision: int
@@ -170,9 +170,9 @@ class Bucket:
         return written[::-1]
 
     async def written(self, keys: str, after: int) -> AsyncIterator[Written]:
-        """What was written to ``keys``, which may be a pattern like ``table.*``, after the revision ``after``, in the order of
-        revisions, as far as NATS keeps it: of keys without a history what each was given last. Everything that was acknowledged
-        before the last one is asked for is among it. What was purged leaves no trace."""
+        """Yields the writes to ``keys``, which may be a pattern like ``table.*``, after the revision ``after``, in the order of
+        revisions, as far as NATS keeps them: the last write to each key that has no history. Every write that was acknowledged
+        before the last request is among them. What was purged leaves no trace."""
         prefix, stream = f"$KV.{self.name}.", f"KV_{self.name}"
         while True:
             answer = await self._request(f"MSG.GET.{stream}", {"seq": after + 1, "next_by_subj": prefix + keys})

@@ -43,7 +43,7 @@ class TableOutcome:
 class TableOrder:
     """``tables`` are patterns as they were written; one without a schema is of the replicator's ``schema``. ``request`` names
     what gave the order, where that may be repeated. ``taken_at`` is when the replicator began, ``done_at`` when ``outcomes`` were
-    known. ``waits_for`` are workers that have something to do before an order that was taken can be carried out."""
+    known. ``waits_for`` are the workers that have something to do before the replicator can carry out an order that it took."""
 
     number: int
     verb: OrderVerb

@@ -1,13 +1,14 @@
 """Waiting for what units of a group have yet to do: one way for every command with ``--wait``.
 
-A wait has three ends. What is waited for has come; the deadline has passed; or it can no longer come, which ends a wait at once:
+A wait ends in one of three ways: the units have done what the command waits for; the deadline has passed; or the units can no
+longer do it, which ends a wait at once:
 
 - a unit failed: it ended with what only a person cures, and its record says what that is;
 - the replicator must not go on (``shared.broker.halt``);
 - a unit was forgotten, or the group was dropped.
 
-A unit that merely does not run may be started again at any time. So one that is stopped, paused, killed, or ended with 75 is
-waited for until the deadline, and is named.
+A unit that merely does not run may be started again at any time. So the command waits for one that is stopped, paused, killed, or
+ended with 75 until the deadline, and names it.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, is_al
 LOOK_INTERVAL_S = 0.25
 
 STAND_BY_S = 2.0
-"""A stand-by of a process that has failed tells of itself within that time, and is the unit then."""
+"""Within that time a stand-by of a process that has failed tells of itself, and is the unit then."""
 START_S = 15.0
-"""The same for the process that a server starts because somebody has ordered what the failed one did not hear of."""
+"""Within that time a new process of the unit tells of itself, where the one that failed has not heard of an order to run."""
 
 Look = Callable[[], Awaitable[Sequence[str] | None]]
-"""Looks whether what is waited for has come: returns None then, and otherwise the units that have yet to do their part, () while
-nobody knows of any. May raise PgsluiceError where it sees by itself that it can no longer come."""
+"""Returns None once the units have done what the command waits for; until then the units that have yet to do their part, () while
+none is known. May raise PgsluiceError where it sees by itself that they no longer can."""
 
 log = telemetry.logger(__name__)
 
 
 class UnitWait:
-    """One wait. It says on standard error whom it waits for and in which state, whenever that changes.
+    """One wait. It says on standard error which units it waits for and in which states, whenever that changes.
 
-    ``undone`` ends a sentence that begins with a unit which has failed ("and has not applied the rows"); ``stays`` says what
-    becomes of that, after how to cure the unit. ``wait_s`` is for how long at most, None for as long as it takes."""
+    ``undone`` ends a sentence about a unit that has failed ("and has not applied the rows"); ``stays`` follows the remedy for the
+    unit, and says what becomes of the order. ``wait_s`` is the longest time, None for as long as it takes."""
 
     def __init__(self, bucket: StateBucket, *, undone: str, stays: str, wait_s: float | None) -> None:
         self._bucket = bucket
@@ -57,8 +58,8 @@ class UnitWait:
         """Units that have failed or were forgotten."""
 
     async def until(self, look: Look) -> list[UnitState] | None:
-        """Returns None when it has come, and the units that are waited for when the deadline has passed. Raises TerminalError
-        when it can no longer come, TransientError when NATS does not answer, and what ``look`` raises."""
+        """Returns None once ``look`` does, and the units that have yet to do their part when the deadline has passed. Raises
+        TerminalError when they no longer can, TransientError when NATS does not answer, and what ``look`` raises."""
         while True:
             is_late = self._deadline is not None and time.monotonic() >= self._deadline
             left = await self._look(look, is_late=is_late)
@@ -68,7 +69,7 @@ class UnitWait:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _look(self, look: Look, *, is_late: bool) -> list[UnitState] | None:
-        """A group that is dropped meanwhile looks like one that has nothing left to do, or like one of which nothing is known."""
+        """Looks at the group last: one that was dropped meanwhile looks as if it had nothing left to do, or were unknown."""
         try:
             left = await look()
             facts = [] if left is None else await read_units(self._bucket, left, await self._ledger.load_snapshot())
@@ -104,7 +105,7 @@ class UnitWait:
             raise self._failed(REPLICATOR_UNIT, error.fact, error.remedy)
 
     def _is_settled(self, facts: UnitFacts) -> bool:
-        """Whether no other process of the unit that is lost is to be expected."""
+        """Returns whether no other process takes over the unit any more."""
         lost_at = self._lost_since.setdefault(facts.unit, time.monotonic())
         is_ordered = facts.process is not None and facts.process.acknowledged < facts.revision
         is_started = is_ordered and facts.desired.state is Desired.RUNNING
@@ -131,7 +132,7 @@ class UnitWait:
 
 
 def described(states: Iterable[UnitState]) -> str:
-    """Each with its state, and why it is in it."""
+    """Names each unit with its state and the reason for it."""
     return (
         ", ".join(f"{each.name} ({each.state}{f': {each.fact}' if each.fact else ''})" for each in states)
         or "none that is known yet"

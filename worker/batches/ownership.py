@@ -84,8 +84,8 @@ class Ownership:
         return (about is not None and about.oid in self.cohort) is (self.lane is Lane.CATCH_UP)
 
     def remainder(self, message: MessageChanges) -> MessageChanges:
-        """``message`` without the changes that copies hold, or another lane takes. Positions and transactions stay. Of a
-        definition that a copy holds nobody else tells: it stays, and says so."""
+        """``message`` without the changes that copies hold, or another lane takes. Positions and transactions stay. A
+        definition that a copy holds stays too, marked ``is_copied``: copied rows do not tell of it."""
         if not self.cohort and all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
             return message
         parts = [self._remainder(part, message.transactions) for part in message.parts]
@@ -122,9 +122,8 @@ class Ownership:
         oid = 0 if about is None else about.oid
         if commit_lsn < self._applied_before(oid):
             return None
-        # No copy holds that its table is gone: of one that went while it was copied the target may have rows, though no copy of
-        # it counts.
-        # one kind alone: whatever else is told of a table its copy shows
+        # A copy cannot show that its table is gone: the target may have rows of a table that was dropped while it was copied.
+        # one kind alone: a copy shows every other definition of its table
         is_gone = isinstance(part.definition.event, TableGone)
         return replace(part, is_copied=True) if not is_gone and commit_lsn < self._copied_before(oid) else part
 

@@ -380,7 +380,7 @@ class BatchPlanner:
         return end, _ranges(tiles, lane, defines=bool(definitions)), tuple(definitions)
 
     def _look_through(self, first: int, last: int) -> None:
-        """Has the marks of all messages between them at hand: where definitions are, many are asked for."""
+        """Fetches the marks of all messages between them in one request: a search among definitions asks for many of them."""
         unknown = next((sequence for sequence in range(first + 1, last) if sequence not in self._marks), last)
         if unknown < last:
             self._marks |= {mark.sequence: mark for mark in self._changes.peek_all(unknown, last - 1)}

@@ -13,7 +13,7 @@
     as_text                   of typed rows: values that ``before`` and ``after`` cannot hold, by their columns' names
 
 The rows of a copy stand at its LSN, below the first change of a transaction that commits there; ``sequence`` is one of another
-stream. Nobody knows who wrote them and when.
+stream. No copy tells who wrote them and when.
 
 Typed columns are looked up by their numbers, where these are known, else by their names: one that a message's version of the
 table does not have is NULL. The rows cannot hold a value that their column's type does not have, nor one of a column that they
@@ -121,7 +121,7 @@ class ChangeRows:
                 assert_never(part)
 
     def _alone(self, table: Table, index: int, operation: str) -> _Rows:
-        """What concerns the whole table."""
+        """The row of a change that concerns the whole table."""
         nothing = pa.nulls(1, self._image)
         return _Rows(table, [index], [operation], nothing, nothing, [()], [None])
 

@@ -21,12 +21,12 @@ from pgsluice.worker.data_source.typed_columns import KEY
 _EMPTYING = ("TRUNCATE", "RESTART")
 _BEGINNING = ("INSERT", "READ")
 _TOLD = ("sequence", "number", "position", "position_text", "committed_at", "xid", "operation", "schema", "table")
-"""What is passed on of a row's newest change."""
+"""The columns that a row has from its newest change."""
 
 
 def current_rows(changes: DataFrame, key: Sequence[str] = ()) -> DataFrame:
     """Returns the rows that the table of ``changes`` has after the last of them: one row each, with the columns of ``changes``
-    but ``before``. ``after`` is the whole row, the other columns are of the change that the row was last written by.
+    but ``before``. ``after`` is the whole row; the other columns are those of the change that wrote the row last.
 
     ``changes`` were read with the option ``table``, now or earlier (from files, say, with their schema), in any order, the same
     change more than once or not. With the option ``with-copy`` they hold all rows of the table. Else what they tell is all that
@@ -78,9 +78,8 @@ def _counting(changes: DataFrame) -> DataFrame:
 
 
 def _events(changes: DataFrame, image: StructType, keys: list[str]) -> DataFrame:
-    """What happens to each key: a row comes, is written or goes. ``cells`` has a field for each column, which is NULL where the
-    change does not tell it. ``origin`` is the order of the change that moved the row to this key, ``end`` of that which took it
-    away; ``leaves`` when it did so to another key."""
+    """Returns what happens to each key: a row comes, is written or goes. ``cells`` has a field for each column, NULL where the
+    change does not tell it. ``moved``: the row comes from another key; ``leaves``: it goes to another key."""
     new, old = _key_in("after", keys), _key_in("before", keys)
     is_deleted = F.col("operation") == "DELETE"
     is_moved = F.when(F.col("operation") == "UPDATE", F.col("before").isNotNull() & ~old.eqNullSafe(new)).otherwise(F.lit(False))
@@ -132,7 +131,8 @@ def _field(place: int) -> str:
 
 
 def _lives(events: DataFrame, image: StructType) -> DataFrame:
-    """The lives that end with a row at their key, and those that end because it moved."""
+    """The lives whose rows are still there, and those whose rows moved away. ``origin`` is the order of the change that moved the
+    row to this key, ``end`` of the one that took it away."""
     of_key = Window.partitionBy("key")
     in_order = of_key.orderBy("at")
     is_repeated = F.lag("at").over(in_order).eqNullSafe(F.col("at"))

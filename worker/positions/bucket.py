@@ -92,8 +92,8 @@ class BucketPositions:
         self._stored, self._ends = applied, ()
 
     def ledger(self, oids: Iterable[int] | None = None) -> LedgerContent:
-        """What the bucket says of the copies of these tables, or of all. May be asked from another thread than the one that
-        stores."""
+        """Returns what the bucket says of the copies of these tables, or of all. May be called from another thread than the one
+        that stores."""
         assert self._loop is not None, "load comes first"
         assert self._bucket is not None
         ledger = Ledger(self._bucket)
