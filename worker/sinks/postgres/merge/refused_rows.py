@@ -206,15 +206,16 @@ class RowMerge:
     """Those of the rejections that other rows may be the cause of."""
 
     def leave_out_few(self, takes_without: Callable[[Sequence[Position]], bool]) -> None:
-        """Takes out of ``rejections`` what need not be refused. ``takes_without`` says whether the target takes the batch without
-        the changes at these positions."""
+        """Takes out of ``rejections`` what need not be refused, unless that would take more than MOST_TRIALS; the reasons of the
+        others tell how many were refused together. ``takes_without`` says whether the target takes the batch without the changes
+        at these positions."""
         doubtful = [each.position for each in self.rejections if each.position in self.cured_by_others]
         sure = [each.position for each in self.rejections if each.position not in self.cured_by_others]
-        if len(doubtful) < 2 or len(doubtful) > MOST_TRIALS or not takes_without(sure + doubtful):
-            return
-        left = set(few_of(doubtful, lambda some: takes_without(sure + list(some))))
+        left = set(doubtful)
+        if 2 <= len(doubtful) <= MOST_TRIALS and takes_without(sure + doubtful):
+            left = set(few_of(doubtful, lambda some: takes_without(sure + list(some))))
         others = len(left) - 1
-        together = f"; refused together with {others} more of its batch, so it may be fine itself" if others else ""
+        together = f"; refused together with {others} more of its batch, so it may be fine itself" if others > 0 else ""
         self.rejections[:] = [
             replace(each, reason=each.reason + together) if each.position in left else each
             for each in self.rejections

@@ -8,6 +8,7 @@ import pytest
 
 from pgsluice.shared.errors import TransientError
 from pgsluice.testing.changes_builder import Change, insert, table, update
+from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from tests.worker.sinks.postgres.conftest import Target
 
@@ -71,3 +72,16 @@ def test_they_are_applied_beside_a_row_that_refers_to_none(checking: Target, row
     [reason] = refused(checking, *((ORPHAN, *rows) if is_first else (*rows, ORPHAN)))
     assert "constraint 'child_parent_id_fkey'" in reason
     assert "together" not in reason
+
+
+def test_many_of_them_beside_a_row_that_refers_to_none_are_set_aside_and_not_waited_for(checking: Target) -> None:
+    """Both tables refuse all rows one by one for one reason, but they took them while the constraints waited."""
+    keys = [b"%d" % n for n in range(1000, 1000 + MOST_REFUSALS)]
+    circle = [*(insert(PARENT, key, key) for key in keys), *(insert(CHILD, key, key) for key in keys)]
+    batch = [checking.messages([*circle, ORPHAN])]
+    with pytest.raises(TransientError, match="one by one"):
+        checking.commit(batch)
+    with pytest.raises(RejectedChanges) as raised:
+        checking.commit(batch)
+    assert len(raised.value.rejections) == len(circle) + 1
+    assert all(f"refused together with {len(circle)} more" in each.reason for each in raised.value.rejections)
