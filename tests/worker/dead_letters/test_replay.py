@@ -19,6 +19,7 @@ from pgsluice.shared.wire.table import ReplicaIdentity
 from pgsluice.testing.changes_builder import Change, insert, table, transaction, update
 from pgsluice.worker.batches.ownership import NEVER_COPIED, Copy, Ownership
 from pgsluice.worker.dead_letters.exclusions import table_key
+from pgsluice.worker.dead_letters.refusals import MOST_REFUSALS
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import WriteAgain
 from pgsluice.worker.dead_letters.replay import Replay
@@ -38,9 +39,14 @@ PASSED = Applied(10, 0, 0, "")
 class DyingRegistry(DeadLetterRegistry):
     """That of a worker which dies before it takes letters out of the stream."""
 
+    removals = 0
+    """So many it lives to see."""
+
     def remove(self, letters: Sequence[StoredLetter]) -> None:
-        if letters:
+        if letters and not self.removals:
             raise KeyboardInterrupt
+        self.removals -= bool(letters)
+        super().remove(letters)
 
 
 class Worker:
@@ -169,6 +175,37 @@ def test_a_replay_that_a_crash_interrupted_is_not_applied_twice(worker: Worker, 
     worker.replay(worker.registry())
     assert worker.letters() == []
     assert len(worker.target.table("public", "events")) == letters
+
+
+MANY = MOST_REFUSALS + 20
+"""Letters that are applied in two pieces."""
+
+
+def test_many_letters_whose_cause_is_still_there_come_back_each_with_its_reason(worker: Worker) -> None:
+    worker.target.execute("CREATE TABLE events (id bigint, note varchar(3))")
+    worker.queue(*(letter(n, insert(EVENTS, b"%d" % n, b"long" if n < MANY else b"x")) for n in range(1, MANY + 1)))
+    worker.replay(worker.registry())
+    found = worker.letters()
+    assert [(stored.is_queued, stored.letter.attempts) for stored in found] == [(False, 2)] * (MANY - 1)
+    assert all("SQLSTATE 22001" in stored.letter.reason for stored in found)
+    assert worker.target.table("public", "events") == [(str(MANY), "x")]
+
+
+@pytest.mark.parametrize("removals", [0, 1])
+def test_a_replay_of_many_letters_that_a_crash_interrupted_is_not_applied_twice(worker: Worker, removals: int) -> None:
+    """The worker dies after the first piece or after the second one; a letter of each piece is refused again."""
+    worker.target.execute("CREATE TABLE events (id bigint, note varchar(3))")
+    refused = 50, MANY - 5
+    worker.queue(*(letter(n, insert(EVENTS, b"%d" % n, b"long" if n in refused else b"x")) for n in range(1, MANY + 1)))
+    registry = worker.registry(DyingRegistry)
+    assert isinstance(registry, DyingRegistry)
+    registry.removals = removals
+    with pytest.raises(KeyboardInterrupt):
+        worker.replay(registry)
+    worker.replay(worker.registry())
+    assert [stored.letter.position.commit_lsn for stored in worker.letters()] == [1000 * n for n in refused]
+    applied = sorted(int(key) for key, _ in worker.target.table("public", "events"))
+    assert applied == [n for n in range(1, MANY + 1) if n not in refused]
 
 
 def test_a_letter_waits_until_the_worker_has_come_to_where_it_is_from(worker: Worker) -> None:
