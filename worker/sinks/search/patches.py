@@ -179,7 +179,7 @@ def _check_given(said: dict[str, Any]) -> None:
     if kind == _FORBIDDEN:
         raise MissingPrivilegeError(fact, "check what the user or API key may do with this index")
     if kind in _LASTING:
-        raise TerminalError(fact, "check that the index is there, that and that no other one has its aliases")
+        raise TerminalError(fact, "check that the index is there, and that no other one has its aliases")
     raise TransientError(fact, "open it again" if kind == CLOSED else "they are asked for again", Cause.TARGET)
 
 
@@ -196,7 +196,7 @@ class Unpatched(enum.Enum):
 
 
 def _patched(patch: Patch, found: dict[DocumentId, FoundDocument]) -> bytes | Unpatched:
-    """The document to store."""
+    """Returns the document to store, or why there is none."""
     if not patch.missing:
         return document_of(patch.known)
     there = found.get((patch.target, patch.id))
