@@ -1,9 +1,10 @@
-"""Whose fault refusals are, the rows' or the destination's: one rule for all sinks.
+"""The rule by which all sinks tell whether the rows or the destination are at fault when rows are refused.
 
-Who refuses a row and takes others refuses the row, which becomes a dead letter (``rejection``). Who refuses everything for one
-reason would refuse the next batch too: the destination or the configuration is at fault, as while a receiver is installed anew,
-or when a trigger, a constraint or a mapping fits no row. Then nothing is set aside: the sink raises TransientError, so the worker
-tries the batch again with growing pauses, tells what it waits for (log, status, metrics, alerts), and goes on by itself.
+A destination that refuses a row and takes others refuses the row, which becomes a dead letter (``rejection``). One that refuses
+everything for one reason would refuse the next batch too: the destination or the configuration is at fault, as while a receiver
+is installed anew, or when a trigger, a constraint or a mapping fits no row. Then nothing is set aside: the sink raises
+TransientError, so the worker tries the batch again with growing pauses, tells what it waits for (log, status, metrics, alerts),
+and goes on by itself.
 
 A *place* is what takes or refuses: a receiver, a table of the target, an index. It is at fault when all refusals of a pass over a
 batch, or over the part of it that a task writes, have one reason, and
@@ -27,7 +28,7 @@ MOST_REFUSALS = 100
 
 
 class Refusals:
-    """What one place made of what it was asked. For one thread at a time."""
+    """Counts what one place takes and refuses. One thread at a time may call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,16 +36,16 @@ class Refusals:
         self._reasons: set[str] = set()
         self._speak_of_place = True
         self.has_taken = False
-        """Anything of this batch."""
+        """Whether it took anything of this batch."""
         self._has_taken_since = False
-        """Anything since the first refusal of this pass."""
+        """Whether it took anything since the first refusal of this pass."""
 
     def begin_batch(self) -> None:
         self.begin_pass()
         self._has_taken_since = self.has_taken = False
 
     def begin_pass(self) -> None:
-        """The same batch comes again."""
+        """Forgets the refusals: the same batch comes again."""
         self._reasons.clear()
         self.count, self._speak_of_place = 0, True
 
@@ -52,7 +53,7 @@ class Refusals:
         self.has_taken = self._has_taken_since = True
 
     def note_refused(self, reason: str, count: int = 1, *, speaks_of_place: bool = False) -> None:
-        """``reason`` holds no value of a row: reasons are compared."""
+        """Counts refusals. ``reason`` holds no value of a row: reasons are compared."""
         self._has_taken_since = self._has_taken_since and self.count > 0
         self._speak_of_place = self._speak_of_place and speaks_of_place
         self._reasons.add(reason)
@@ -65,7 +66,7 @@ class Refusals:
         return self._speak_of_place or (self.count >= MOST_REFUSALS and not self.has_taken)
 
     def check(self, place: str, remedy: str) -> None:
-        """Raises TransientError when the place is at fault. ``place`` is how a sentence calls it."""
+        """Raises TransientError when the place is at fault. ``place`` is its name in a sentence."""
         if self.is_place_at_fault:
             [reason] = self._reasons
             remedy = f"{remedy}; nothing is set aside, and the worker goes on by itself then"
@@ -73,5 +74,5 @@ class Refusals:
 
 
 def as_waiting(error: TransientError | MissingPrivilegeError) -> TransientError:
-    """What a batch waits for that failed with ``error``."""
+    """Returns the error with which a batch waits that failed with ``error``."""
     return error if isinstance(error, TransientError) else TransientError(error.fact, error.remedy, Cause.TARGET)

@@ -72,8 +72,8 @@ class Replay:
         self._registry.remove([stored for stored in begun if stored.places[0] <= reached])
 
     def _apply(self, sink: Sink, letters: Sequence[StoredLetter]) -> None:
-        """In pieces so small that their refusals never speak of the destination (``refusals``): people asked for these letters,
-        and want to know of each what becomes of it."""
+        """Applies ``letters`` in pieces of fewer than MOST_REFUSALS: a person is told of each letter why it is refused, and a
+        destination is not taken for one that is at fault (``refusals``) because all of them are refused for what they hold."""
         failures = replayed = 0
         while letters:
             piece = letters[: MOST_REFUSALS - 1]

@@ -1,4 +1,4 @@
-"""Whose fault refusals are."""
+"""Telling whether the rows or the destination are at fault when rows are refused."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Layout:
         return any(pattern.fullmatch(name) for name in os.listdir(self.directory)) or any(self._in_tables())
 
     def finished_from(self, number: int) -> str | None:
-        """The name of a finished file of that number or a later one."""
+        """Returns the name of a finished file of that number or a later one; None where there is none."""
         pattern = re.compile(re.escape(self.prefix) + r"\.(\d{10})[.-].+")
         for name in (*os.listdir(self.directory), *(path.name for path in self._in_tables())):
             found = None if name.endswith((PART, READY)) else pattern.fullmatch(name)

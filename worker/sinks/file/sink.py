@@ -178,7 +178,8 @@ class FileSink:
         return new_position(self._suffix)
 
     def _check_finished(self, number: int) -> None:
-        """The position moves before a file is finished, so none of that number or a later one can be."""
+        """Raises TerminalError for a finished file of that number or a later one: the position moves before a file is
+        finished."""
         name, directory = self._layout.finished_from(number), self._layout.directory
         if name is not None:
             raise TerminalError(

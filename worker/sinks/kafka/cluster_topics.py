@@ -93,7 +93,7 @@ class ClusterTopics:
             time.sleep(LOOK_INTERVAL_S)
 
     def make(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Returns when the topic can be used. One that is there by now is as good."""
+        """Makes the topic unless it is there by now, and returns when it can be used. Raises as the class says."""
         copies = self._kafka.replication_factor or -1
         future = self._brokers.client.create_topics([NewTopic(topic, partitions or -1, copies, config=dict(config))])[topic]
         with self._complaints.translated(topic):

@@ -52,9 +52,9 @@ class TransactionalDelivery:
         return applied
 
     def begin(self) -> Applied | None:
-        """The position, where that had to be looked up again. Raises TerminalError when another process has taken over, or topics
-        have lost records. They are looked at before anything is sent: brokers that know this producer no more may take its next
-        records as they come."""
+        """Begins a transaction; returns the position where that had to be looked up again. Raises TerminalError when another
+        process has taken over, or topics have lost records. They are looked at before anything is sent: brokers that know this
+        producer no more may take its next records as they come."""
         assert self._topics is not None, "open comes first"
         self._topics.judge_brokers()
         if self._producer is not None and self._has_lost(self._newest):
@@ -131,7 +131,7 @@ class TransactionalDelivery:
         return any(self._ends.of(topics).losses(self._topics.ends(topics)))
 
     def _meet(self, topic: str) -> None:
-        """Before the first record of a batch that goes there. Raises TerminalError when it has lost records."""
+        """Checks a topic before the first record of a batch goes there. Raises TerminalError when it has lost records."""
         assert self._topics is not None, "open comes first"
         if topic in self._ends.by_topic and topic not in self._newest:
             self._ends.of([topic]).check(self._topics.ends([topic]), self._worker)
@@ -165,8 +165,8 @@ class TransactionalDelivery:
             )
 
     def _check_writer(self, *, passes_open: bool = False) -> Applied:
-        """The position. Raises TerminalError when another process is the writer, SinkBehindError when it is one of before: then
-        nobody has moved it since."""
+        """Returns the position. Raises TerminalError when another process is the writer, SinkBehindError when the position is
+        before what this process delivered: it was put back."""
         assert self._positions is not None, "open comes first"
         entry = self._positions.read(passes_open=passes_open)
         applied = NOTHING_APPLIED if entry is None else self._reached(entry)

@@ -22,8 +22,9 @@ from pgsluice.worker.sinks.kafka.outgoing_records import decode_records
 
 POSITION_HEADER = "pgsluice-position"
 DELIVERY_DEADLINE_S = 60.0
-"""So long the brokers may take nothing, unless they say that a quota is used up."""
+"""For so long brokers may take nothing, unless they say that a quota is used up."""
 TOLD_THROTTLE_S = 1.0
+"""A quota that delays the worker for less is not logged."""
 ABORT_DEADLINE_S = 10.0
 SETTLE_INTERVAL_S = 0.001
 """Nothing calls back for records that were delivered."""
@@ -191,8 +192,8 @@ class RecordProducer:
         raise self._unanswered()
 
     def _refusal(self, error: KafkaError, topic: str) -> PgsluiceError:
-        """A transaction that is broken, as by a topic that this user may not write, takes nothing more. What broke it the library
-        tells whoever would begin another one."""
+        """Returns the error to raise. A transaction that is broken, as by a topic that this user may not write, takes nothing
+        more; the library says what broke it when another one is to begin."""
         if error.code() == KafkaError._STATE:
             try:
                 self._producer.begin_transaction()
@@ -226,14 +227,14 @@ _CONSEQUENCES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 class _Quota:
-    """What the brokers say of quotas that are used up: they take nothing for a while, and answer nothing. It does not know the
-    producer, as ``_Failures``."""
+    """Notes what brokers say of quotas that are used up: they take nothing for a while, and answer nothing. It does not know the
+    producer, as ``_Failures`` does not."""
 
     def __init__(self) -> None:
         self._used_up_until = 0.0
-        """Of the monotonic clock."""
+        """By the monotonic clock."""
         self.is_told = False
-        """Since the batch began."""
+        """Whether it was logged since the batch began."""
 
     def note(self, event: ThrottleEvent) -> None:
         self._used_up_until = max(self._used_up_until, time.monotonic() + event.throttle_time)
@@ -242,7 +243,7 @@ class _Quota:
             log.warning("a quota of Kafka slows the worker down", broker=event.broker_name, throttled_s=event.throttle_time)
 
     def is_over(self, since: float) -> bool:
-        """Whether nothing has moved ``since`` then for so long that nothing will."""
+        """Whether nothing has moved since ``since`` for so long that the brokers are given up."""
         return time.monotonic() > max(since, self._used_up_until) + DELIVERY_DEADLINE_S
 
 

@@ -15,7 +15,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.errors import TerminalError
 
 MOST_BYTES = 256 * 1024
-"""Of names and numbers in a position."""
+"""The most bytes of names and numbers in a position."""
 _BYTES_OF_NUMBER = 12
 _BYTES_OF_TOPIC = 8  # quotes, brackets and commas
 
@@ -60,7 +60,7 @@ class WrittenEnds:
         return WrittenEnds(kept)
 
     def of(self, topics: Iterable[str]) -> WrittenEnds:
-        """Those of ``topics`` alone."""
+        """Returns the ends of ``topics`` alone."""
         return WrittenEnds({topic: self.by_topic[topic] for topic in topics})
 
     def check(self, now: Mapping[str, Ends], worker: str) -> None:
@@ -74,7 +74,7 @@ class WrittenEnds:
             )
 
     def losses(self, now: Mapping[str, Ends]) -> Iterator[tuple[str, int, int, int]]:
-        """Topic, partition, where it ends ``now`` and where it ended, of each that ends sooner."""
+        """Yields topic, partition, where it ends ``now`` and where it ended, of each that ends sooner."""
         for topic, ends in self.by_topic.items():
             here = now.get(topic, ())
             for partition, end in enumerate(ends):

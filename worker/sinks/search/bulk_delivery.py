@@ -50,7 +50,7 @@ class Tally:
         self.taken: set[str] = set()
         """Targets that took something."""
         self.reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Of each target that refused something, why, and how often."""
+        """By target that refused something: the reasons, and how often each was given."""
         self.stale_deletes: set[tuple[str, bytes]] = set()
         """Target and id of those that met something newer: a document, or that one was deleted."""
 

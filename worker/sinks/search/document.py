@@ -239,14 +239,14 @@ def indexable_part(document: bytes) -> bytes | None:
 
 
 def with_whole_values(fields: Fields) -> Fields:
-    """A document's fields as the server has stored them, with each value as it is in its place."""
+    """Returns the fields of a document that the server has stored, with the values of WHOLE_FIELD in their places."""
     whole = fields.get(WHOLE_FIELD)
     kept = {name: value for name, value in fields.items() if name != WHOLE_FIELD}
     return {name: whole.get(name, value) for name, value in kept.items()} if isinstance(whole, dict) else kept
 
 
 def _indexable_value(value: Any, path_bytes: int) -> Any:
-    """Of a field."""
+    """Returns the value of a field without what no index takes."""
     match value:
         case dict():
             return _indexable(value, path_bytes)
@@ -257,7 +257,7 @@ def _indexable_value(value: Any, path_bytes: int) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    """Of a number as ``read_fields`` has it."""
+    """Whether ``value`` is the number zero, as ``read_fields`` gives numbers."""
     text = orjson.dumps(value) if isinstance(value, int | orjson.Fragment) and not isinstance(value, bool) else b"1"
     return float(text) == 0
 

@@ -144,7 +144,7 @@ class FilledGenerations:
 
 
 def copied_tables(ledger: LedgerContent, snapshot_sequence: int) -> frozenset[int]:
-    """Oids of tables whose copies are whole, with all their rows at that message of the snapshot stream or before."""
+    """Returns the oids of tables whose copies are whole, with all their rows at that message of the snapshot stream or before."""
     return frozenset(oid for oid, record in ledger.tables.items() if _has_whole_copy(record, ledger, snapshot_sequence))
 
 

@@ -323,7 +323,7 @@ class IndexCatalog:
             _missing_fields(self.mapping(table).properties, found)
 
     def _check_whole(self, made: Generation) -> None:
-        """Raises TerminalError for an index that a template of somebody else makes another one; it goes again."""
+        """Raises TerminalError for an index that by somebody's template keeps less than it is sent, and removes it."""
         for found in self.generations(made.alias):
             if found.generation == made and found.keeps_less:
                 self.remove(found)
@@ -379,7 +379,8 @@ def _not_made(table: Table, error: Mapping[str, Any]) -> TransientError | Termin
 
 
 def _with_types_there(properties: Properties, put: Callable[[Properties], tuple[int, Any]], made: Generation) -> tuple[int, Any]:
-    """What the server answers to ``put`` with fields of types that it has, as far as there are substitutes."""
+    """Returns what the server answers to ``put``, which is given substitutes for fields of types that the server does not
+    have."""
     while True:
         status, answer = put(properties)
         unknown = unknown_type(str(_error_of(answer).get("reason", ""))) if status == 400 else ""
@@ -390,7 +391,7 @@ def _with_types_there(properties: Properties, put: Callable[[Properties], tuple[
 
 
 def _missing_fields(wanted: Properties, found: FoundGeneration) -> Properties:
-    """Those that the index does not have, or not as they are to be."""
+    """Returns the fields that the index does not have, or not as they are to be."""
     for name, definition in wanted.items():
         there = found.properties.get(name) or definition
         is_type, would_be = there.get("type", "object"), definition.get("type", "object")
@@ -403,7 +404,7 @@ def _missing_fields(wanted: Properties, found: FoundGeneration) -> Properties:
 
 
 def _check_not_replaced(found: FoundGeneration, newest: Generation) -> None:
-    """A replaced generation has nothing of what was written since."""
+    """Raises TerminalError for a generation that was replaced: it has nothing of what was written since."""
     if found.meta.delete_after and found.generation != newest:
         fact = f"index '{found.generation.name}' is searched again, which a newer one had replaced"
         raise TerminalError(

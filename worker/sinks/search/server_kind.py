@@ -1,4 +1,4 @@
-"""Which search server it is, and where that matters: pure.
+"""The kinds of search servers, and what differs between them: pure.
 
 | | OpenSearch | Elasticsearch |
 |---|---|---|
@@ -32,12 +32,12 @@ SUBSTITUTES: Mapping[str, Properties] = {
 """By the type that a server may lack."""
 
 _HIDES_VECTORS = 9, 2
-"""From this version of Elasticsearch on."""
+"""The first version of Elasticsearch that leaves vectors out."""
 _UNKNOWN_TYPE = re.compile(r"(?:[Nn]o handler for|[Mm]apper) type \[(\w+)\]")
 
 
 class Dialect(enum.Enum):
-    """What fields are called."""
+    """The names that a server has for types of fields."""
 
     OPENSEARCH = "opensearch"
     ELASTICSEARCH = "elasticsearch"
@@ -53,7 +53,7 @@ class ServerKind:
 
     @classmethod
     def of(cls, version: Mapping[str, Any]) -> ServerKind:
-        """By what the server says of its version."""
+        """Returns the kind by what the server says of its version."""
         if version.get("distribution") == "opensearch":
             return cls(Dialect.OPENSEARCH)
         numbers = re.match(r"(\d+)\.(\d+)", str(version.get("number", "")))
@@ -61,28 +61,28 @@ class ServerKind:
 
     @property
     def index_settings(self) -> dict[str, Any]:
-        """Of new indexes: they give vectors as they were sent."""
+        """Settings of new indexes, with which they give vectors as they were sent."""
         return {"mapping.exclude_source_vectors": False} if self.hides_vectors else {}
 
     @property
     def whole_source(self) -> dict[str, Any]:
-        """What a search says beside its query to be given all of each document."""
+        """The part of a search, beside its query, that asks for all of each document."""
         return {"_source": {"exclude_vectors": False}} if self.hides_vectors else {}
 
 
 def unknown_type(reason: str) -> str:
-    """The type of field that a server refuses a mapping for, because it does not have it; "" for another reason."""
+    """Returns the type of field for which a server refuses a mapping because it does not have it; "" for another reason."""
     found = _UNKNOWN_TYPE.search(reason)
     return found[1] if found else ""
 
 
 def without_type(properties: Properties, unknown: str) -> Properties:
-    """The fields with another type in the place of one that the server does not have."""
+    """Returns the fields with a substitute for a type that the server does not have."""
     return {name: SUBSTITUTES[unknown] if each.get("type") == unknown else each for name, each in properties.items()}
 
 
 _ADDED = ("ignore_malformed", "depth_limit")
-"""What a field is given that has its type and not this: servers let it be altered."""
+"""Parameters that a field of the right type is given where it lacks them: servers let these be altered."""
 
 
 def is_missing(there: Properties | None, definition: Properties) -> bool:
@@ -98,8 +98,8 @@ def stands_for(is_type: str, wanted: str) -> bool:
 
 
 def kept_less(source: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What of a mapping's ``_source``, or of an index's settings, makes it give documents otherwise than they were sent; "" for
-    nothing."""
+    """Returns what of a mapping's ``_source``, or of an index's settings, makes it give documents otherwise than they were sent;
+    "" for nothing."""
     mode = source.get("mode") or settings.get("mapping", {}).get("source", {}).get("mode") or "stored"
     if str(mode).lower() != "stored":
         return f"the mode {mode} of _source"

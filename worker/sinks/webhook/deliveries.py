@@ -20,8 +20,8 @@ from pgsluice.worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLin
 from pgsluice.worker.sinks.webhook.request import is_barrier
 
 FEW_REFUSALS = 10
-"""Of OF_PLACE in one pass: then it is judged whether the receiver is at fault; after others when they are MOST_REFUSALS. So one
-that refuses everything is not asked change by change."""
+"""After so many refusals of OF_PLACE in one pass it is judged whether the receiver is at fault; after MOST_REFUSALS if there are
+others among them. So a receiver that refuses everything is not asked change by change."""
 OF_PLACE = frozenset({401, 402, 403, 404, 405, 407, 410, 421, 426, 451})
 """Statuses that speak of the URL or of who sends, not of what is sent."""
 

@@ -16,7 +16,7 @@ from tests.worker.sinks.kafka.cluster import KafkaDestination, KafkaRecord
 
 KEYS = 7
 ORDINALS = {"events": (1, 3), "accounts": (2, 4)}
-"""Of each transaction's changes, by table."""
+"""Ordinals of each transaction's changes, by table."""
 LSN = 1000
 
 
@@ -34,7 +34,7 @@ def transactions(numbers: Iterable[int], note: bytes = b"n") -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class CommittedHistory:
-    """As it is at one moment at which no transaction of Kafka's is open."""
+    """The transactions that are there at a moment at which no transaction of Kafka's is open."""
 
     times: dict[int, int]
     """How often each source transaction is there."""

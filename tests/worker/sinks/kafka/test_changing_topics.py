@@ -123,7 +123,7 @@ def alter(broker: RealKafka, topic: str, config: Mapping[str, str]) -> None:
 
 @contextmanager
 def produced_at_most(broker: RealKafka, bytes_a_second: int) -> Iterator[None]:
-    """By the worker."""
+    """Has the broker slow the worker down."""
     client = "--entity-type", "clients", "--entity-name", "pgsluice"
     broker.configure("--add-config", f"producer_byte_rate={bytes_a_second}", *client)
     try:

@@ -24,12 +24,12 @@ FEW = (CLEAN, ALL, CLEAN, DATA)
 MANY = tuple(kind for last in (ALL, DATA, ONE_TOPIC, POSITIONS, ALL) for kind in (CLEAN, CLEAN, CLEAN, last))
 KINDS = {4: FEW, 20: MANY}[int(os.environ.get("KAFKA_ELECTIONS", "4"))]
 BATCHES = 3
-"""That only the broker has which an unclean election passes over."""
+"""So many only the broker has which an unclean election passes over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of an election; ``lost`` and ``torn`` are numbers of source transactions that Kafka had committed."""
+    """The outcome of an election; ``lost`` and ``torn`` are numbers of source transactions that Kafka had committed."""
 
     kind: str
     lost: int
@@ -72,7 +72,7 @@ class ElectedHistory:
         self._sink.close()
 
     def _clean(self) -> Outcome:
-        """In the middle of a batch."""
+        """Elects in the middle of a batch."""
         before = self._history()
 
         def interrupted() -> Iterator[Receipt]:
@@ -108,7 +108,7 @@ class ElectedHistory:
         return self._outcome(kind, before, between, after, noticed)
 
     def _go_on(self) -> str:
-        """As a supervisor does with a worker: what it said when it ended."""
+        """Starts the worker again as a supervisor does; returns what it said when it ended."""
         try:
             self._apply(1)
         except SinkBehindError as error:

@@ -98,15 +98,15 @@ class Merge:
         except PieceError as error:
             if self.row_merge.rejections or not error.concerns_rows:
                 raise
-            # A check that waits cannot tell which row it refuses. What tables took while it waited stays noted in ``refusals``: rows
-            # that go only together are all refused now, which is no fault of their tables.
+            # A check that waits cannot tell which row it refuses. What tables took while it waited stays noted in ``refusals``:
+            # rows that go only together are all refused now, which is no fault of their tables.
             self._count_again_from(before)
             self._apply_or_refuse(partitions, replace(self.row_merge, checks_at_once=True))
         if self.row_merge.rejections:
             self.row_merge.leave_out_few(lambda positions: self._takes_without(partitions, positions))
 
     def _apply_or_refuse(self, partitions: Sequence[FoldedPartition], row_merge: RowMerge) -> None:
-        """Applies nothing where rows were refused."""
+        """Applies ``partitions``; nothing of them where rows are refused."""
         with self.connection.transaction():
             replace(self, row_merge=row_merge)._apply_partitions(partitions)
             if row_merge.rejections:

@@ -59,13 +59,13 @@ _CURED_BY_OTHERS = (
 
 
 MOST_TRIALS = 24
-"""Of a batch without some of its rows; each merges the others."""
+"""So often a batch is tried without some of its rows; each trial merges the others."""
 
 
 @dataclass(slots=True)
 class RefusalBound:
-    """Counts rows of a batch that are refused whatever becomes of other rows. More than ``most`` are too many, once they are so
-    many that a table may be at fault which takes none."""
+    """Counts rows of a batch that are refused whatever becomes of other rows. They are too many
+    when they are more than ``most``, and MOST_REFUSALS or more: so many tell whether a table is at fault that takes none."""
 
     most: int
     _found: int = 0
@@ -130,8 +130,8 @@ def check_table(table: Table, refusals: Refusals) -> None:
 
 
 def few_of(things: Sequence[T], does: Callable[[Sequence[T]], bool], most_trials: int = MOST_TRIALS) -> Sequence[T]:
-    """Some of ``things``, for which ``does`` holds as for all of them, and mostly for none of their parts: halves, quarters and
-    so on are tried, and what is left without each of them (Zeller's delta debugging)."""
+    """Returns some of ``things`` for which ``does`` holds as it does for all of them, and mostly for none of their parts. It
+    tries halves, quarters and so on, and what is left without each of them (Zeller's delta debugging)."""
     parts, trials = 2, 0
     while len(things) > 1:
         borders = [len(things) * part // parts for part in range(parts + 1)]
@@ -191,9 +191,9 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class RowMerge:
-    """Of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What was refused is told by
-    ``check``, which ``apply`` calls when that is more than ``bound`` allows. ``checks_at_once``: no constraint waits for the end
-    of the batch."""
+    """Merges what the target takes of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What
+    was refused is told by ``check``, which ``apply`` calls when that is more than ``bound`` allows. ``checks_at_once``: no
+    constraint waits for the end of the batch."""
 
     connection: Connection
     targets: Mapping[Table, TargetTable]
@@ -203,7 +203,7 @@ class RowMerge:
     refusals: defaultdict[Table, Refusals] = field(default_factory=lambda: defaultdict(Refusals))
     checks_at_once: bool = False
     cured_by_others: set[Position] = field(default_factory=set)
-    """Those of the rejections that other rows may be the cause of."""
+    """Positions of rejections that other rows may be the cause of."""
 
     def leave_out_few(self, takes_without: Callable[[Sequence[Position]], bool]) -> None:
         """Takes out of ``rejections`` what need not be refused, unless that would take more than MOST_TRIALS; the reasons of the

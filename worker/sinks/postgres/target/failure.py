@@ -23,7 +23,7 @@ from pgsluice.shared.postgres.passing_cause import passing_cause
 from pgsluice.shared.wire.table import Table
 
 MEETS_ANOTHER = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
-"""What a row of the target refuses a row with that has its key: a key WITHOUT OVERLAPS is an exclusion constraint."""
+"""Errors for a row whose key another row of the target has: a key WITHOUT OVERLAPS is an exclusion constraint."""
 
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 _TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}

@@ -1,4 +1,4 @@
-"""Whether a server gives all of a document, told by its index: pure.
+"""Comparing what a server gives of a document with what its index has of it: pure.
 
 What is not given is lost where documents are written again, and servers leave things out in many ways: vectors, unless one asks
 for them; fields that a template excludes. So each document is asked which fields its index has of it, by queries with names that
@@ -14,23 +14,22 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.search.server_kind import Properties
 
 MOST_COMPARED = 1000
-"""Fields of a document: servers take 1,024 clauses in a query."""
-
+"""So many fields of a document are compared: servers take 1,024 clauses in a query."""
 
 _NO_VALUES = frozenset({"object", "nested", "alias", "constant_keyword"})
 _VALUES_OF_ITS_OWN = ("script", "null_value")
 
 
 def compared_fields(properties: Properties) -> list[str]:
-    """Those that have what documents say and nothing else; vectors, which are large and easily left out, first. Objects, each of
-    whose fields would be a clause, are not compared."""
+    """Returns the fields that have what documents say and nothing else; vectors, which are large and easily left out, come first.
+    Objects, each of whose fields would be a clause, are not compared."""
     copies = {name for each in properties.values() for name in _names(each.get("copy_to", ()))}
     own = [name for name, each in properties.items() if name not in copies and _is_compared(each)]
     return sorted(own, key=lambda name: "vector" not in properties[name].get("type", ""))[:MOST_COMPARED]
 
 
 def query_of(fields: Iterable[str]) -> dict[str, Any]:
-    """All documents, each with those of ``fields`` that its index has."""
+    """Returns the query for all documents that names those of ``fields`` that the index has of each."""
     existing = [{"exists": {"field": name, "_name": name}} for name in fields]
     return {"bool": {"must": [{"match_all": {}}], "should": existing}}
 
