@@ -26,7 +26,12 @@ What is documented here is public, as ``pgsluice`` itself is:
                                 what the JSON lines of a destination come to
 """
 
-import pytest
+try:
+    import pytest
+except ModuleNotFoundError as missing:
+    if missing.name != "pytest":
+        raise
+    raise ModuleNotFoundError("pgsluice.testing needs pytest: pip install 'pgsluice[testing]'", name="pytest") from None
 
 for _module in ("changes_contract", "copy_contract", "rejecting_contract", "rule_contract", "two_lane_contract", "batch"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")

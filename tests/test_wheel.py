@@ -102,6 +102,13 @@ def test_the_public_api_is_there_once_it_is_installed(environment: Path, tmp_pat
     assert done.stdout.startswith(str(environment))
 
 
+def test_without_pytest_only_the_contract_is_missing_and_names_its_extra(environment: Path, tmp_path: Path) -> None:
+    script = "import sys; sys.modules['pytest'] = None; import pgsluice; pgsluice.Sink; import pgsluice.testing"
+    command = [str(environment / "bin" / "python"), "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert done.stderr.endswith("ModuleNotFoundError: pgsluice.testing needs pytest: pip install 'pgsluice[testing]'\n")
+
+
 @pytest.mark.parametrize(("page", "tests"), [("how-to/own-sink.md", 37), ("how-to/own-rule.md", 4)])
 def test_what_pages_have_an_author_write_in_an_empty_directory_passes(
     environment: Path, tmp_path: Path, page: str, tests: int
