@@ -48,17 +48,28 @@ class OwnTransformation:
         for place, value in enumerate(values):
             try:
                 made.append(_encoded(self.rule.apply(value.decode())))
+            except _NoTextError as error:
+                failures[place] = f"{self.name} returned {error}"
+                made.append(b"")
             except Exception as error:  # noqa: BLE001  whatever a rule of somebody else raises, its text may quote the value
                 failures[place] = f"{self.name} raised {type(error).__name__}"
                 made.append(b"")
         return Transformed(made, failures)
 
 
-def _encoded(text: str) -> bytes:
-    encoded = text.encode()
-    if b"\0" in encoded:
-        raise ValueError("PostgreSQL has no text with a NUL")
-    return encoded
+class _NoTextError(Exception):
+    """Its argument says what a rule returned, without a value."""
+
+
+def _encoded(returned: object) -> bytes:
+    if not isinstance(returned, str):
+        raise _NoTextError(f"{type(returned).__name__}, and no str")
+    if "\0" in returned:
+        raise _NoTextError("a text with a NUL, which PostgreSQL has not")
+    try:
+        return returned.encode()
+    except UnicodeEncodeError:
+        raise _NoTextError("a text that UTF-8 cannot hold") from None
 
 
 def own_transformation(name: str, parameters: YamlMapping) -> OwnTransformation | None:

@@ -22,6 +22,8 @@ from pgsluice import Kind, Option, read, settings
 class Options:
     text: str = read(Option("text", Kind.TEXT, "Stands before each value", "x-", required=True))
 
+RETURNED = {"number": 7, "nul": "a\\0b", "surrogate": "\\ud800"}
+
 class Prefix:
     options = Options
 
@@ -31,8 +33,8 @@ class Prefix:
     def apply(self, text):
         if text == "secret":
             raise LookupError(text)
-        if text == "number":
-            return 7
+        if text in RETURNED:
+            return RETURNED[text]
         return self._text + text.rstrip("0")
 
 class OfDates(Prefix):
@@ -79,15 +81,21 @@ def test_a_rule_named_by_its_class_changes_old_and_new_rows_here_and_in_tasks() 
 
 def test_a_row_that_a_rule_fails_on_is_a_dead_letter_without_its_value() -> None:
     transformation = load_transformation(rules_file('{type: "own_rules:Prefix", text: "p-"}'), "")
-    rows = [insert(USERS, b"%d" % n, text, None) for n, text in enumerate((b"a", b"secret", b"number", b"b"))]
+    rows = [insert(USERS, b"%d" % n, text, None) for n, text in enumerate((b"a", b"secret", b"number", b"nul", b"surrogate", b"b"))]
     made, rejected = transformation.apply(message(1, *rows))
     (part,) = made.parts
     assert isinstance(part, TableChanges)
     assert part.new[1] == [b"p-a", b"p-b"]
-    assert [each.change_index for each in rejected] == [1, 2]
-    assert "own_rules:Prefix raised LookupError" in rejected[0].reason
-    assert "secret" not in rejected[0].reason
-    assert "own_rules:Prefix raised AttributeError" in rejected[1].reason
+    assert [each.change_index for each in rejected] == [1, 2, 3, 4]
+    said = (
+        "own_rules:Prefix raised LookupError",
+        "own_rules:Prefix returned int, and no str",
+        "own_rules:Prefix returned a text with a NUL",
+        "own_rules:Prefix returned a text that UTF-8 cannot hold",
+    )
+    for each, reason in zip(rejected, said, strict=True):
+        assert reason in each.reason
+        assert "secret" not in each.reason
 
 
 @pytest.mark.parametrize(
