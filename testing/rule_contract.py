@@ -19,13 +19,9 @@ pickle.dump([rule.apply(value) for value in values], sys.stdout.buffer)
 
 
 class TransformationContract:
-    """``values`` are texts that the rule takes. A subclass has the fixture ``rule``, which returns what the class makes."""
+    """Needs a fixture ``rule``, which returns the rule that is tried: ``OwnRule(options)``. ``values`` are texts that it takes."""
 
     values: ClassVar[Sequence[str]] = ("", " ", "plain", "Größe 数量 😀", "line\nbreak\ttab", "x" * 100_000)
-
-    @pytest.fixture
-    def rule(self) -> Any:
-        raise NotImplementedError("return the rule: OwnRule(options)")
 
     def test_every_value_becomes_a_text(self, rule: Any) -> None:
         made = [rule.apply(value) for value in self.values]

@@ -88,7 +88,8 @@ def test_the_sink_of_the_page_holds_the_rows_of_copy_and_stream_as_the_page_of_r
     (directory / "key.txt").write_text("a long secret")
     succeed(Outcome(worker, APPLY_DEADLINE_S))
     with closing(sqlite3.connect(path)) as database:
-        first, second = database.execute("SELECT id, born, paid, length(large), email FROM users ORDER BY id").fetchall()
+        selection = 'SELECT id, born, paid, length(large), email FROM "public.users" ORDER BY id'
+        first, second = database.execute(selection).fetchall()
     assert first[:-1] == (3, "2000-02-29", "1.50", 5 * 9999)
     assert second[:-1] == (4, None, None, 0)
     assert (len(first[-1]), len(second[-1])) == (12, 12)

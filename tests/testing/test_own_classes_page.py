@@ -39,6 +39,44 @@ def test_a_sink_that_breaks_a_promise_fails_the_contract(tmp_path: Path, written
     assert f"FAILED test_upsert_sink.py::TestUpsertSink::{test}" in done.stdout
 
 
+TABLES_OF_ONE_NAME = """
+import sqlite3
+from contextlib import closing
+
+from pgsluice.testing import apply, insert, message, table, worker_settings
+from upsert_sink import Options, UpsertSink
+
+def test_tables_of_one_name(tmp_path):
+    sink = UpsertSink(worker_settings(), Options(str(tmp_path / "rows.db")))
+    sink.open()
+    own, others, position = (table(name, "id bigint") for name in ("a.t", "b.t", "public.position"))
+    apply(sink, [[message(1, insert(own, b"1"), insert(others, b"1"), insert(others, b"2"), insert(position, b"3"))]])
+    sink.close()
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        counts = [database.execute(f'SELECT count(*) FROM "{name}"').fetchone() for name in ("a.t", "b.t", "public.position")]
+    assert counts == [(1,), (2,), (1,)]
+"""
+
+
+def test_the_sink_of_the_page_keeps_apart_tables_of_one_name_and_its_own(tmp_path: Path) -> None:
+    write_files_of_page("how-to/own-sink.md", tmp_path)
+    (tmp_path / "test_tables.py").write_text(TABLES_OF_ONE_NAME)
+    done = tried(tmp_path, "test_tables.py")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_contract_without_its_fixture_names_the_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_bare.py").write_text(
+        "from pgsluice.testing import SinkContract, TransformationContract\n"
+        "class TestSink(SinkContract): pass\n"
+        "class TestRule(TransformationContract): pass\n"
+    )
+    done = tried(tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "fixture 'destination' not found" in done.stdout
+    assert "fixture 'rule' not found" in done.stdout
+
+
 class AtLeastOnce(SinkContract):
     promises = frozenset({Promise.COPIED_ROWS})
 
