@@ -14,7 +14,7 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
                                 what a sink may do besides, each with one more member
     WorkerSettings              what the class is given, together with the user's options
     settings, read, Option, Kind
-                                how it declares these options
+                                how a class declares these options
     Delivery, Partition, Receipt, Applied, NOTHING_APPLIED, MissedChanges
                                 what the calls exchange
     BucketPositions             keeps the position of a sink that has no better place for it
@@ -25,7 +25,7 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
                                 what TableChanges holds of an old row
     row_changes, RowChange      both row by row, as Python values
     Table, Column, ReplicaIdentity
-                                of what the rows are
+                                the table that the rows are of, and its columns
     Value, UNCHANGED            Postgres text as bytes, None for NULL, UNCHANGED for what was not sent
     Position, Rejection, RejectedChanges
                                 how a change is refused that can never be applied: it becomes a dead letter
@@ -33,21 +33,20 @@ For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/
     UsageError, TransientError, TerminalError
                                 what else a sink raises; all are PgsluiceError. WireError: a value is not of its type
     encode_lines, encode_copied the JSON lines that ``worker stdout`` prints
-
-For whoever reads lines, which have JSON Schemas too (see docs/reference/lines.md):
-
-    JsonLine, FlatLine, PgFloLine, DebeziumLine
-                                types of what ``json.loads`` makes of a line in each format
-
     AlteredSink, DefinedSink, DefinitionUse
                                 what a sink makes of tables that the source altered
     PublishedDefinition, TableDefinition, DefinedColumn
                                 a definition, of a table with its columns, and what was there before
     TableDefined, TablePublished, TableUnpublished, TableGone, TableRewritten, TypeDefined, DefinitionUnknown
                                 the events that it may be
-    differences_of              what a definition makes different: a list of these
+    differences_of              what differs after a definition from what was there before: a list of these
     TableRenamed, ColumnAdded, ColumnPublished, ColumnDropped, ColumnRenamed, TypeAltered, NotNullAltered, KeyAltered,
     PartitionAttached, PartitionDetached
+
+For whoever reads lines, which have JSON Schemas too (see docs/reference/lines.md):
+
+    JsonLine, FlatLine, PgFloLine, DebeziumLine
+                                types of what ``json.loads`` makes of a line in each format
 
 A name is imported when it is first used: ``import pgsluice`` itself loads nothing. The packages in this folder are links to the
 folders of the repository, so that what is installed has one name.

@@ -83,7 +83,7 @@ class Makers(NamedTuple):
 
 STRANGERS = Makers()
 USERS_OWN = Makers(own=own_transformation)
-"""Of whoever starts the process."""
+"""For the files of whoever starts the process."""
 
 
 def load_rules(path: str, text: str | None = None, makers: Makers = STRANGERS) -> RulesFile:

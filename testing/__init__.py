@@ -1,4 +1,4 @@
-"""The contract of sinks as tests, for whoever writes one: see docs/how-to/own-sink.md.
+"""The contracts of sinks and of rules as tests, for whoever writes one: see docs/how-to/own-sink.md and own-rule.md.
 
     from pgsluice.testing import Promise, SinkContract
 
@@ -11,19 +11,19 @@
 What is documented here is public, as ``pgsluice`` itself is:
 
     SinkContract                the tests; a class that inherits it says what its sink promises
-    Promise                     what a sink may promise beside what every sink does
+    Promise                     what a sink may promise besides what every sink promises
     Destination, RefusingDestination
                                 what the fixture ``destination`` returns
     TransformationContract      the tests of a rule of one's own
-    worker_settings             what the worker would tell a sink
+    worker_settings             the settings that a worker gives a sink
     EVENTS, KEYED_EVENTS, ACCOUNTS
                                 the tables of the contract
     table, insert, update, delete, truncate, message, message_of, transaction, copied, restart
-                                changes of one's own tests
+                                make changes for your own tests
     apply, apply_copied, write, write_copied
-                                take batches of them through a sink as tasks and driver do
+                                take batches of such changes through a sink as tasks and driver do
     followed_accounts, counting_events
-                                what the JSON lines of a destination come to
+                                the accounts and the events that remain after a destination's JSON lines
 """
 
 try:

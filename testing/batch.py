@@ -18,11 +18,11 @@ Batch = Sequence[Sequence[MessageChanges]]
 """The messages of each partition."""
 
 CopiedBatch = Sequence[Sequence[CopiedRows]]
-"""The same of the snapshot stream."""
+"""The messages of each partition of the snapshot stream."""
 
 
 def write(sink: Sink, batch: Batch) -> list[Receipt]:
-    """What the tasks of a batch send to the driver."""
+    """The receipts that the tasks of a batch send to the driver."""
     return [receipt for messages in batch for receipt in write_partition(sink.writer(), messages, len(batch))]
 
 
@@ -39,7 +39,7 @@ def with_definitions(sink: Sink, receipts: Iterable[Receipt], batch: Batch) -> I
 
 
 def apply_in(sink: Sink, batch: Batch, lane: Lane, cohort: frozenset[int]) -> Applied:
-    """As ``apply``, while the tables of ``cohort`` are behind the others."""
+    """Takes a batch of ``lane`` through the sink while the tables of ``cohort`` are behind the others."""
     receipts = [replace(receipt, lane=lane, cohort=cohort) for receipt in write(sink, batch)]
     return sink.commit(receipts, STREAM_CREATED)
 
@@ -65,7 +65,7 @@ def apply_copied(sink: Sink, batch: CopiedBatch) -> Applied:
 
 
 def write_copied_partition(writer: PartitionWriter, copied: Sequence[CopiedRows]) -> list[Receipt]:
-    """As ``write_partition``, with rows of a snapshot."""
+    """Does as ``write_partition``, with rows of a snapshot."""
     left, taken = deque(copied), list[CopiedRows]()
 
     def take() -> Iterator[CopiedRows]:

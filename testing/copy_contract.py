@@ -24,7 +24,7 @@ from pgsluice.worker.sinks.sink import Applied, PartitionWriter, Sink
 
 
 class CopyContract(TriedSink):
-    """To be inherited beside ``ChangesContract``."""
+    """A part of ``SinkContract``."""
 
     @asks(Promise.COPIED_ROWS)
     def test_a_writer_of_copied_rows_can_be_sent_to_another_process(self, destination: Destination, sink: Sink) -> None:

@@ -1,4 +1,4 @@
-"""What a sink may promise beside what every sink does, and which tests ask for it."""
+"""What a sink may promise besides what every sink promises, and which tests ask for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sink promises whose destination may refuse single changes."""
+"""What a sink promises if its destination may refuse single changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgsluice.worker.sinks.sink import Applied, Sink
 
 
 class RejectingContract(TriedSink):
-    """To be inherited beside ``ChangesContract``: the fixture ``destination`` is a RefusingDestination."""
+    """A part of ``SinkContract``: the fixture ``destination`` is a RefusingDestination."""
 
     @asks(Promise.REFUSALS)
     def test_refused_changes_are_named_and_the_rest_is_delivered(

@@ -1,4 +1,4 @@
-"""What a sink promises that keeps a second place in the stream, for tables that are behind the others (``TwoLaneSink``)."""
+"""What a sink promises if it keeps a second place in the stream, for tables that are behind the others (``TwoLaneSink``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgsluice.worker.sinks.sink import Applied, CatchUp, Lane, Sink
 
 
 class TwoLaneContract(TriedSink):
-    """To be inherited beside ``ChangesContract``."""
+    """A part of ``SinkContract``."""
 
     @asks(Promise.CATCH_UP)
     def test_tables_that_are_behind_the_others_have_a_place_of_their_own(

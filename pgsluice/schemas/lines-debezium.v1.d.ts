@@ -34,7 +34,7 @@ export interface DebeziumRead {
   ts_ns: null;
 }
 
-/** A row that was inserted, or has another key now. */
+/** A row that was inserted, or a row under its new key when an update changed the key. */
 export interface DebeziumCreate {
   source: DebeziumOrigin;
   transaction: null;
@@ -58,7 +58,7 @@ export interface DebeziumUpdate {
   op: "u";
 }
 
-/** A row that was deleted, or had another key before. */
+/** A row that was deleted, or a row under its old key when an update changed the key. */
 export interface DebeziumDelete {
   source: DebeziumOrigin;
   transaction: null;
@@ -70,7 +70,7 @@ export interface DebeziumDelete {
   op: "d";
 }
 
-/** A table that was emptied; without times: it is copied again. */
+/** A table that was emptied, or, without times, is copied again. */
 export interface DebeziumTruncate {
   source: DebeziumOrigin;
   transaction: null;

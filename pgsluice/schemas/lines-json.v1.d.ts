@@ -140,7 +140,7 @@ export interface PreviousType {
   attributes?: DefinedAttributeForm[];
 }
 
-/** From here on the table is like this; "published": and its rows come. */
+/** The table is like this from here on; "published": its rows come from here on. */
 export interface JsonTableDefinition {
   schema: string;
   table: string;
@@ -155,13 +155,13 @@ export interface JsonTableDefinition {
   committed_at: string;
   operation: "DDL";
   kind: "table" | "published";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   columns: DefinedColumnForm[];
   previous: PreviousTable | PreviousType | null;
 }
 
-/** From here on the type of that name is like this: labels of an enum, attributes of a composite type. */
+/** The type of that name is like this from here on: labels of an enum, attributes of a composite type. */
 export interface JsonTypeDefinition {
   schema: string;
   table: string;
@@ -176,14 +176,14 @@ export interface JsonTypeDefinition {
   committed_at: string;
   operation: "DDL";
   kind: "type";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   labels: string[];
   attributes?: DefinedAttributeForm[];
   previous: PreviousTable | PreviousType | null;
 }
 
-/** Values changed that no line tells; reason is PostgreSQL's bit mask of pg_event_trigger_table_rewrite_reason. */
+/** A command rewrote values, and no line tells which; reason is PostgreSQL's bit mask of pg_event_trigger_table_rewrite_reason. */
 export interface JsonRewrite {
   schema: string;
   table: string;
@@ -198,13 +198,13 @@ export interface JsonRewrite {
   committed_at: string;
   operation: "DDL";
   kind: "rewrite";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   reason: number;
   previous: PreviousTable | PreviousType | null;
 }
 
-/** The table was dropped; "unpublished": its rows come no more. */
+/** The table was dropped; "unpublished": its rows no longer come. */
 export interface JsonGone {
   schema: string;
   table: string;
@@ -219,12 +219,12 @@ export interface JsonGone {
   committed_at: string;
   operation: "DDL";
   kind: "gone" | "unpublished";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   previous: PreviousTable | PreviousType | null;
 }
 
-/** What the command did could not be told. */
+/** The source could not tell what the command did. */
 export interface JsonUnknownDefinition {
   key: null;
   before: null;
@@ -237,7 +237,7 @@ export interface JsonUnknownDefinition {
   committed_at: string;
   operation: "DDL";
   kind: "unknown";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   sqlstate: string;
   schema: null;

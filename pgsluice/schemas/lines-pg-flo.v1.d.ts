@@ -14,7 +14,7 @@ export interface PgFloCopied {
   Schema: string;
   Table: string;
   ReplicationKey: PgFloKey;
-  /** The snapshot's */
+  /** The snapshot's LSN */
   LSN: string | null;
   EmittedAt: null;
   Position: null;
@@ -89,7 +89,7 @@ export interface PgFloRestart {
   Schema: string;
   Table: string;
   ReplicationKey: PgFloKey;
-  /** The snapshot's */
+  /** The snapshot's LSN */
   LSN: string | null;
   EmittedAt: null;
   Position: null;
@@ -127,51 +127,51 @@ export interface PreviousType {
   attributes?: DefinedAttributeForm[];
 }
 
-/** From here on the table is like this; "published": and its rows come. */
+/** The table is like this from here on; "published": its rows come from here on. */
 export interface TableDefinitionForm {
   kind: "table" | "published";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   columns: DefinedColumnForm[];
   previous: PreviousTable | PreviousType | null;
 }
 
-/** From here on the type is like this: labels of an enum, attributes of a composite type. */
+/** The type is like this from here on: labels of an enum, attributes of a composite type. */
 export interface TypeDefinitionForm {
   kind: "type";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   labels: string[];
   attributes?: DefinedAttributeForm[];
   previous: PreviousTable | PreviousType | null;
 }
 
-/** Values changed that no line tells; reason is PostgreSQL's bit mask of pg_event_trigger_table_rewrite_reason. */
+/** A command rewrote values, and no line tells which; reason is PostgreSQL's bit mask of pg_event_trigger_table_rewrite_reason. */
 export interface RewriteForm {
   kind: "rewrite";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   reason: number;
   previous: PreviousTable | PreviousType | null;
 }
 
-/** The table was dropped; "unpublished": its rows come no more. */
+/** The table was dropped; "unpublished": its rows no longer come. */
 export interface GoneForm {
   kind: "gone" | "unpublished";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   previous: PreviousTable | PreviousType | null;
 }
 
-/** What the command did could not be told. */
+/** The source could not tell what the command did. */
 export interface UnknownDefinitionForm {
   kind: "unknown";
-  /** That of the command, like ALTER TABLE */
+  /** The command's tag, like ALTER TABLE */
   tag: string;
   sqlstate: string;
 }
 
-/** A table or a type was altered; what it is called is not known where the source could not tell. */
+/** A table or a type was altered; Schema and Table are null where the source could not tell which. */
 export interface PgFloDefinition {
   /** A place in the source's write-ahead log */
   LSN: string;

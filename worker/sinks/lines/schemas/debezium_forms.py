@@ -53,7 +53,7 @@ class DebeziumRead(_Envelope):
 
 
 class DebeziumCreate(_Envelope, _InTransaction):
-    """A row that was inserted, or has another key now."""
+    """A row that was inserted, or a row under its new key when an update changed the key."""
 
     before: None
     after: Row
@@ -69,7 +69,7 @@ class DebeziumUpdate(_Envelope, _InTransaction):
 
 
 class DebeziumDelete(_Envelope, _InTransaction):
-    """A row that was deleted, or had another key before."""
+    """A row that was deleted, or a row under its old key when an update changed the key."""
 
     before: Row
     after: None
@@ -77,7 +77,7 @@ class DebeziumDelete(_Envelope, _InTransaction):
 
 
 class DebeziumTruncate(_Envelope):
-    """A table that was emptied; without times: it is copied again."""
+    """A table that was emptied, or, without times, is copied again."""
 
     before: None
     after: None

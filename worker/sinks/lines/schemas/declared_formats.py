@@ -26,7 +26,7 @@ class DeclaredFormat:
 
     @property
     def stem(self) -> str:
-        """Of its files' names."""
+        """The stem of its files' names."""
         return f"lines-{self.name}.v{self.version}"
 
     @property

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from pgsluice.worker.sinks.lines.schemas.field_forms import Form
 
-Tag = Annotated[str, Form(description="That of the command, like ALTER TABLE")]
+Tag = Annotated[str, Form(description="The command's tag, like ALTER TABLE")]
 
 
 class DefinedColumnForm(TypedDict):
@@ -45,11 +45,11 @@ class PreviousType(TypedDict):
 
 
 Previous = PreviousTable | PreviousType | None
-"""None: not known."""
+"""None where that is not known."""
 
 
 class TableDefinitionForm(TypedDict):
-    """From here on the table is like this; "published": and its rows come."""
+    """The table is like this from here on; "published": its rows come from here on."""
 
     kind: Literal["table", "published"]
     tag: Tag
@@ -58,7 +58,7 @@ class TableDefinitionForm(TypedDict):
 
 
 class TypeDefinitionForm(TypedDict):
-    """From here on the type is like this: ``labels`` of an enum, ``attributes`` of a composite type."""
+    """The type is like this from here on: ``labels`` of an enum, ``attributes`` of a composite type."""
 
     kind: Literal["type"]
     tag: Tag
@@ -68,7 +68,7 @@ class TypeDefinitionForm(TypedDict):
 
 
 class RewriteForm(TypedDict):
-    """Values changed that no line tells; ``reason`` is PostgreSQL's bit mask of ``pg_event_trigger_table_rewrite_reason``."""
+    """A command rewrote values, and no line tells which; ``reason`` is PostgreSQL's bit mask of ``pg_event_trigger_table_rewrite_reason``."""
 
     kind: Literal["rewrite"]
     tag: Tag
@@ -77,7 +77,7 @@ class RewriteForm(TypedDict):
 
 
 class GoneForm(TypedDict):
-    """The table was dropped; "unpublished": its rows come no more."""
+    """The table was dropped; "unpublished": its rows no longer come."""
 
     kind: Literal["gone", "unpublished"]
     tag: Tag
@@ -85,7 +85,7 @@ class GoneForm(TypedDict):
 
 
 class UnknownDefinitionForm(TypedDict):
-    """What the command did could not be told."""
+    """The source could not tell what the command did."""
 
     kind: Literal["unknown"]
     tag: Tag

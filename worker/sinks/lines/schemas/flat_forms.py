@@ -60,7 +60,7 @@ class FlatRestart(_OfTable):
 
 
 class FlatDefinition(_InTransaction):
-    """A table or a type was altered; what it is called is not known where the source could not tell."""
+    """A table or a type was altered; ``_schema`` and ``_table`` are null where the source could not tell which."""
 
     _operation: Literal["DDL"]
     _schema: str | None

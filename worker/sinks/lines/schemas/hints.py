@@ -60,7 +60,7 @@ def fields_of(declared: type) -> Iterator[FieldHint]:
 
 
 def description_of(declared: type) -> str:
-    """On one line, without the marks of code."""
+    """The docstring on one line, without the marks of code."""
     return " ".join((declared.__doc__ or "").split()).replace("``", "")
 
 

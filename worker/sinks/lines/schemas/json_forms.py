@@ -97,23 +97,23 @@ class _Definition(_WithoutRow, _InTransaction):
 
 
 class JsonTableDefinition(_OfTable, _Definition, TableDefinitionForm):
-    """From here on the table is like this; "published": and its rows come."""
+    """The table is like this from here on; "published": its rows come from here on."""
 
 
 class JsonTypeDefinition(_OfTable, _Definition, TypeDefinitionForm):
-    """From here on the type of that name is like this: ``labels`` of an enum, ``attributes`` of a composite type."""
+    """The type of that name is like this from here on: ``labels`` of an enum, ``attributes`` of a composite type."""
 
 
 class JsonRewrite(_OfTable, _Definition, RewriteForm):
-    """Values changed that no line tells; ``reason`` is PostgreSQL's bit mask of ``pg_event_trigger_table_rewrite_reason``."""
+    """A command rewrote values, and no line tells which; ``reason`` is PostgreSQL's bit mask of ``pg_event_trigger_table_rewrite_reason``."""
 
 
 class JsonGone(_OfTable, _Definition, GoneForm):
-    """The table was dropped; "unpublished": its rows come no more."""
+    """The table was dropped; "unpublished": its rows no longer come."""
 
 
 class JsonUnknownDefinition(_Definition, UnknownDefinitionForm):
-    """What the command did could not be told."""
+    """The source could not tell what the command did."""
 
     schema: None
     table: None

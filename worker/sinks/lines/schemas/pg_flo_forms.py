@@ -8,7 +8,7 @@ from pgsluice.worker.sinks.lines.schemas import field_forms
 from pgsluice.worker.sinks.lines.schemas.definition_forms import DefinitionForm
 from pgsluice.worker.sinks.lines.schemas.field_forms import Form, Row
 
-SnapshotLsn = Annotated[field_forms.Lsn | None, Form(description="The snapshot's")]
+SnapshotLsn = Annotated[field_forms.Lsn | None, Form(description="The snapshot's LSN")]
 
 
 class PgFloKey(TypedDict):
@@ -79,7 +79,7 @@ class PgFloRestart(_OfTable, _OfCopy):
 
 
 class PgFloDefinition(_InTransaction):
-    """A table or a type was altered; what it is called is not known where the source could not tell."""
+    """A table or a type was altered; ``Schema`` and ``Table`` are null where the source could not tell which."""
 
     Type: Literal["DDL"]
     Schema: str | None

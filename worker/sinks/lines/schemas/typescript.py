@@ -42,7 +42,7 @@ def typescript(declared: DeclaredFormat) -> str:
 
 
 def _define(kind: type, made: dict[str, str], *, is_open: bool = False) -> None:
-    """After what it refers to."""
+    """Adds ``kind`` after what it refers to."""
     if kind.__name__ in made:
         return
     body = list(_fields(kind, made))
