@@ -85,6 +85,11 @@ def test_the_wheel_holds_what_is_not_python(environment: Path) -> None:
     assert (package / "shared" / "spark" / "spark_python.sh").stat().st_mode & stat.S_IXUSR
 
 
+def test_the_image_is_built_of_every_package() -> None:
+    copied = set(re.findall(r"^COPY (\w+) \1$", (REPOSITORY / "docker" / "Dockerfile").read_text(), re.MULTILINE))
+    no_misses({*PRODUCT, "pgsluice"} - copied, "not copied into the image: see docker/Dockerfile")
+
+
 def test_the_program_works_beside_packages_called_as_its_parts(environment: Path, tmp_path: Path) -> None:
     python = str(environment / "bin" / "python")
     wheels = [str(stranger(tmp_path, name)) for name in STRANGERS]

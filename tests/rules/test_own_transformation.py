@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pgsluice.rules.rule import Transform
 from pgsluice.rules.rules_file import load_rules
 from pgsluice.rules.transformation_files import load_transformation, read_transformation
 from pgsluice.shared.errors import TerminalError, UsageError
@@ -81,7 +82,9 @@ def test_a_rule_named_by_its_class_changes_old_and_new_rows_here_and_in_tasks() 
 
 def test_a_row_that_a_rule_fails_on_is_a_dead_letter_without_its_value() -> None:
     transformation = load_transformation(rules_file('{type: "own_rules:Prefix", text: "p-"}'), "")
-    rows = [insert(USERS, b"%d" % n, text, None) for n, text in enumerate((b"a", b"secret", b"number", b"nul", b"surrogate", b"b"))]
+    rows = [
+        insert(USERS, b"%d" % n, text, None) for n, text in enumerate((b"a", b"secret", b"number", b"nul", b"surrogate", b"b"))
+    ]
     made, rejected = transformation.apply(message(1, *rows))
     (part,) = made.parts
     assert isinstance(part, TableChanges)
@@ -112,6 +115,14 @@ def test_a_row_that_a_rule_fails_on_is_a_dead_letter_without_its_value() -> None
 def test_a_rule_that_cannot_be_made_is_told_with_its_line(parameters: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         load_transformation(rules_file(parameters), "")
+
+
+def test_what_every_transform_may_be_told_is_no_option_of_the_class() -> None:
+    given = '{type: "own_rules:Prefix", text: a, keeps_unique: true, allow_empty_deletes: true}'
+    transformation = load_transformation(rules_file(given), "")
+    ((rule,),) = (entry.rules for entry in transformation.rules.entries)
+    assert isinstance(rule, Transform)
+    assert rule.keeps_unique
 
 
 @pytest.mark.parametrize(
@@ -157,3 +168,33 @@ def test_the_contract_refuses_a_rule_that_each_process_applies_otherwise() -> No
     contract.test_every_value_becomes_a_text(Hashed())
     with pytest.raises(AssertionError):
         contract.test_another_process_makes_the_same(Hashed(), "1")
+
+
+class Counting:
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def apply(self, text: str) -> str:
+        self._calls += 1
+        return f"{text}{self._calls}"
+
+
+def test_the_contract_refuses_a_rule_that_remembers_what_came_before() -> None:
+    contract = TransformationContract()
+    contract.test_every_value_becomes_a_text(Counting())
+    with pytest.raises(AssertionError):
+        contract.test_the_same_value_always_becomes_the_same(Counting())
+
+
+class Returning:
+    def __init__(self, returned: object) -> None:
+        self._returned = returned
+
+    def apply(self, text: str) -> object:
+        return self._returned
+
+
+@pytest.mark.parametrize("returned", [7, b"bytes", None, "a\0b"])
+def test_the_contract_refuses_a_rule_that_returns_what_is_no_text_of_postgresql(returned: object) -> None:
+    with pytest.raises(AssertionError):
+        TransformationContract().test_every_value_becomes_a_text(Returning(returned))

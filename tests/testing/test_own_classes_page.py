@@ -101,4 +101,5 @@ def test_a_sink_with_an_ability_that_it_does_not_promise_fails_the_contract(tmp_
     done = tried(tmp_path)
     assert done.returncode == 1, done.stdout
     assert "Promise.CATCH_UP and keeps_catch_up differ" in done.stdout
+    assert "assert True is (" in done.stdout, "pytest explains the asserts of the contract"
     assert "1 failed" in done.stdout

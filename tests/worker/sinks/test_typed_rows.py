@@ -69,13 +69,20 @@ def test_changes_of_several_tables_come_in_commit_order_with_their_positions() -
     changes = row_changes(
         message_of(
             3,
-            transaction(1000, insert(ORDERS, b"1", b"2", None), insert(FULL, b"1", b"Eva"), truncate(FULL)),
+            transaction(
+                1000,
+                insert(ORDERS, b"1", b"2", None),
+                insert(FULL, b"1", b"Eva"),
+                insert(ORDERS, b"2", None, None),
+                truncate(FULL),
+            ),
             transaction(2000, delete(ORDERS, b"1", None, None), first_ordinal=5),
         )
     )
-    first, second, emptied, gone = changes
+    first, second, third, emptied, gone = changes
     assert first == (Position(LSN(1000), 1), INSERT, ORDERS, {"id": 1, "total": Decimal(2), "note": None}, None)
     assert second == (Position(LSN(1000), 2), INSERT, FULL, {"id": 1, "name": "Eva"}, None)
+    assert third == (Position(LSN(1000), 3), INSERT, ORDERS, {"id": 2, "total": None, "note": None}, None), "one part holds both"
     assert isinstance(emptied, Truncation)
     assert gone == (Position(LSN(2000), 5), DELETE, ORDERS, None, {"id": 1})
 

@@ -112,6 +112,11 @@ def test_the_files_are_what_the_declarations_make() -> None:
     no_misses(stale, "stale: run python -m pgsluice.worker.sinks.lines.schemas.generating")
 
 
+def test_every_shape_of_lines_has_a_schema_and_is_tried_here() -> None:
+    assert BY_NAME.keys() == ENCODINGS.keys() == {shape.value for shape in LineShape}
+    assert all({form.shape.value for form in forms} == {name} for name, forms in ENCODINGS.items())
+
+
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_schema_is_one(name: str) -> None:
     jsonschema_rs.meta.validate(json.loads((DIRECTORY / f"{BY_NAME[name].stem}.schema.json").read_text()))
@@ -138,19 +143,24 @@ def test_golden_lines_fit(path: Any) -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_declared_kind_of_line_and_every_field_of_it_is_one_that_the_encoder_writes(name: str) -> None:
-    declared, written = BY_NAME[name], list(lines_of(name, BY_HAND, COPIES_BY_HAND))
-    seen: dict[str, set[str]] = {}
-    for kind in declared.kinds:
-        schema = json.loads((DIRECTORY / f"{declared.stem}.schema.json").read_text())
-        alone = jsonschema_rs.Draft202012Validator(schema | {"oneOf": [{"$ref": f"#/$defs/{kind.__name__}"}]})
-        seen[kind.__name__] = {field for line in written if alone.is_valid(line) for field in line}
-    never = (
-        f"{kind.__name__}.{field.name}"
-        for kind in declared.kinds
-        for field in fields_of(kind)
-        if field.name not in seen[kind.__name__]
-    )
+    """And those of objects within lines."""
+    written = [each for line in lines_of(name, BY_HAND, COPIES_BY_HAND) for each in objects_within(line)]
+    schema = json.loads((DIRECTORY / f"{BY_NAME[name].stem}.schema.json").read_text())
+    never = []
+    for kind, definition in schema["$defs"].items():
+        alone = jsonschema_rs.Draft202012Validator(schema | {"oneOf": [{"$ref": f"#/$defs/{kind}"}]})
+        seen = {field for each in written if alone.is_valid(each) for field in each}
+        declared = {field for field, form in definition["properties"].items() if form is not False}
+        never += [f"{kind}.{field}" for field in declared - seen]
     no_misses(never, "declared, and on no line")
+
+
+def objects_within(value: Any) -> Iterator[dict[str, Any]]:
+    """``value`` itself, when it is one, and all that are in it."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from objects_within(inner)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
