@@ -19,7 +19,7 @@ pickle.dump([rule.apply(value) for value in values], sys.stdout.buffer)
 
 
 class TransformationContract:
-    """Needs a fixture ``rule``, which returns the rule that is tried: ``OwnRule(options)``. ``values`` are texts that it takes."""
+    """Needs a fixture ``rule``, which returns what is tried: ``OwnRule(options)``. ``values`` are texts that it takes."""
 
     values: ClassVar[Sequence[str]] = ("", " ", "plain", "Größe 数量 😀", "line\nbreak\ttab", "x" * 100_000)
 

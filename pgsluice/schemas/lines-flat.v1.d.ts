@@ -134,7 +134,7 @@ export interface TypeDefinitionForm {
   previous: PreviousTable | PreviousType | null;
 }
 
-/** A command rewrote values, and no line tells which; reason is PostgreSQL's bit mask of pg_event_trigger_table_rewrite_reason. */
+/** A command rewrote values, and no line tells which; reason is what pg_event_trigger_table_rewrite_reason returned, a bit mask. */
 export interface RewriteForm {
   kind: "rewrite";
   /** The command's tag, like ALTER TABLE */

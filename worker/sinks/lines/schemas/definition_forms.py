@@ -68,7 +68,8 @@ class TypeDefinitionForm(TypedDict):
 
 
 class RewriteForm(TypedDict):
-    """A command rewrote values, and no line tells which; ``reason`` is PostgreSQL's bit mask of ``pg_event_trigger_table_rewrite_reason``."""
+    """A command rewrote values, and no line tells which; ``reason`` is what
+    ``pg_event_trigger_table_rewrite_reason`` returned, a bit mask."""
 
     kind: Literal["rewrite"]
     tag: Tag

@@ -105,7 +105,8 @@ class JsonTypeDefinition(_OfTable, _Definition, TypeDefinitionForm):
 
 
 class JsonRewrite(_OfTable, _Definition, RewriteForm):
-    """A command rewrote values, and no line tells which; ``reason`` is PostgreSQL's bit mask of ``pg_event_trigger_table_rewrite_reason``."""
+    """A command rewrote values, and no line tells which; ``reason`` is what
+    ``pg_event_trigger_table_rewrite_reason`` returned, a bit mask."""
 
 
 class JsonGone(_OfTable, _Definition, GoneForm):

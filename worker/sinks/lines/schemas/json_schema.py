@@ -41,7 +41,7 @@ def json_schema(declared: DeclaredFormat) -> Schema:
 
 
 def _define(kind: type, definitions: dict[str, Schema], reserved: set[str] | None = None) -> None:
-    """Adds ``kind`` and what it refers to. ``reserved`` are names that cannot be columns' where columns stand beside the fields."""
+    """Adds ``kind`` and what it refers to. ``reserved`` are names that no column has where columns stand beside the fields."""
     if kind.__name__ in definitions:
         return
     made: Schema = {"type": "object"}
