@@ -87,6 +87,8 @@ format: $(INSTALLED)
 SPREAD := --numprocesses 5 --dist loadfile --no-loadscope-reorder
 # Tests that wait for no server need no more processes than there are cores.
 SPREAD_FAST := --numprocesses logical --dist loadfile --no-loadscope-reorder
+# Most of the long tests run whole groups: three of them keep two cores busy.
+SPREAD_LONG := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not elasticsearch and not kafka and not postgres_suite
 ORDINARY := -m "$(APART)" $(SPREAD)
 
@@ -104,7 +106,7 @@ test-profile: $(INSTALLED) java
 	$(BIN)/python -m pytest -p tests.runs.costs --write-durations $(ORDINARY)
 
 test-long: $(INSTALLED) java
-	$(BIN)/python -m pytest -m "long and not search_real and not elasticsearch and not kafka" --timeout 7200
+	$(BIN)/python -m pytest -m "long and not search_real and not elasticsearch and not kafka" --timeout 7200 $(SPREAD_LONG)
 	$(BIN)/python -m pytest -m "hypothesis and not long and $(APART)" --hypothesis-profile many --timeout 7200 $(SPREAD)
 
 soak: $(INSTALLED) java
