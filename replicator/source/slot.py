@@ -30,6 +30,8 @@ from pgsluice.shared.wire.position import LSN, parse_lsn
 PLUGIN = "pgoutput"
 FAILOVER_SINCE = 17
 LOG_INTERVAL_S = 10.0
+_GIVE_UP_S = 10.0
+"""For the server to end the statement. The connection would else be closed first, which the server notices seconds later."""
 MOST_TOLD = 5
 
 log = telemetry.logger(__name__)
@@ -303,6 +305,8 @@ async def wait_for_slot(slot: str, creating: Coroutine[Any, Any, T], patience: S
                 raise _timeout(slot, timeout_s, told)
             log.warning("the new slot still waits for open transactions", slot=slot, waited_s=waited_s, transactions=told)
     finally:
+        task.cancel()
+        await asyncio.wait({task}, timeout=_GIVE_UP_S)
         await cancel({task})
 
 

@@ -58,6 +58,5 @@ async def pass_on(
             if not is_lost():
                 writer.write(data)
                 await writer.drain()
-        if is_lost():
-            return
-    writer.close()
+    if not is_lost():
+        writer.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +82,23 @@ async def test_a_slot_that_cannot_be_made_in_time_is_not_left_half_made(source_d
             await create(source_database.settings, GroupNames(group), 0.5)
         assert raised.value.exit_code == 75
         assert "not for the log" not in str(raised.value)
+        assert slots(source_database) == []
+
+
+async def test_a_slot_is_gone_when_it_was_given_up_however_long_the_source_takes(source_database: Database, group: str) -> None:
+    def creators() -> list[tuple[int]]:
+        return source_database.execute("SELECT active_pid FROM pg_replication_slots WHERE database = current_database()")
+
+    async def creator() -> int:
+        return creators()[0][0] if creators() else 0
+
+    with open_transaction(source_database):
+        creating = asyncio.create_task(create(source_database.settings, GroupNames(group), 0.5))
+        process_id = await wait_until_async(creator, what="the process that makes the slot")
+        os.kill(process_id, signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(2.0, os.kill, process_id, signal.SIGCONT)
+        with pytest.raises(SlotTimeoutError):
+            await creating
         assert slots(source_database) == []
 
 
