@@ -24,30 +24,37 @@ def assert_said(process: PgsluiceProcess) -> None:
     assert "Traceback" not in process.log()
 
 
+@pytest.mark.long
+def test_a_copy_whose_jvm_is_killed_ends_with_75_and_the_next_one_goes_on(
+    source_database: Database, nats_server: NatsServer, group: str
+) -> None:
+    """In one process: ``tests/replicator/snapshot/test_killed_jvm.py``."""
+    source_database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    source_database.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 15000) n")
+    keys = configuration(group, source_database, None, nats_server, **{"copy-and-stream": True, "copy-range-bytes": "128KiB"})
+    with PgsluiceProcess("replicator", config=keys, is_fresh=True) as replicator:
+        replicator.wait_for_log("copying tables")
+        kill_jvm(replicator)
+        assert_said(replicator)
+        replicator.start()
+        replicator.wait_for_log("copy is finished")
+
+
 @pytest.mark.timeout(600)
-def test_a_killed_jvm_ends_its_process_with_75_and_the_next_one_goes_on(
+def test_a_worker_whose_jvm_is_killed_ends_with_75_and_the_next_one_goes_on(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
     source, target = source_database, target_database
     source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
-    source.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 15000) n")
-    keys = configuration(group, source, target, nats_server, **{"copy-and-stream": True, "copy-range-bytes": "128KiB"})
+    target.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    keys = configuration(group, source, target, nats_server)
     with GroupUnderTest(keys, is_fresh=True) as under_test:
-        under_test.replicator.wait_for_log("copying tables")
-        kill_jvm(under_test.replicator)
-        assert_said(under_test.replicator)
-        under_test.replicator.start()
-        under_test.replicator.wait_for_log("copy is finished")
+        under_test.replicator.wait_for_log("replicating")
+        source.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 15000) n")
         kill_jvm(under_test.worker)
         assert_said(under_test.worker)
         under_test.worker.start()
-
-        def is_equal() -> bool:
-            counts = "SELECT count(*), sum(id) FROM t"
-            there = target.execute("SELECT FROM pg_class WHERE relname = 't'")
-            return bool(there) and target.execute(counts) == source.execute(counts)
-
-        source.execute("INSERT INTO t VALUES (0, 'live')")
-        wait_until(is_equal, deadline_s=120, what="equal tables", interval_s=0.5)
+        counts = "SELECT count(*), sum(id) FROM t"
+        wait_until(lambda: target.execute(counts) == source.execute(counts), deadline_s=120, what="equal tables", interval_s=0.5)
         kill_jvm(under_test.worker)
         assert_said(under_test.worker)
