@@ -23,7 +23,7 @@ from tests.group_reader import GroupReader, Rows
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.waiting import wait_until, wait_until_async
 
-COPY_DEADLINE_S = 90.0
+COPY_DEADLINE_S = 300.0
 CHECK_INTERVAL = "1s"
 
 

@@ -121,7 +121,7 @@ def test_a_replicator_that_was_killed_while_paused_rests_again(streaming: Stream
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_pause_in_a_copy_releases_the_snapshot_and_the_copy_starts_over(
     source_database: Database, nats_server: NatsServer, group: str
 ) -> None:

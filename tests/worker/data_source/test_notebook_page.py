@@ -23,6 +23,7 @@ ORDERS = (
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1000)
 def test_the_example_shows_what_stands_below_it(feed: Feed, tmp_path: Path) -> None:
     feed.publish("CREATE TABLE orders (id bigint PRIMARY KEY, customer text, total numeric(10, 2))")
     feed.publish(*ORDERS)
@@ -30,7 +31,7 @@ def test_the_example_shows_what_stands_below_it(feed: Feed, tmp_path: Path) -> N
     script = script.replace("nats://localhost:4222", feed.nats.url).replace('"shop"', repr(feed.group))
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     shown = [part.strip() for part in done.stdout.split("---\n")[:-1]]
     assert shown == [expected.strip() for _, expected in BLOCKS]
