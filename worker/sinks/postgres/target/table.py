@@ -256,8 +256,8 @@ def _missing_column(table: Table, column: Column, identifier: sql.Identifier, ea
     rename = " or ".join(statement.as_string() for statement in renames)
     return TerminalError(
         f"table '{table.qualified_name}' at the target has no column '{column.name}'",
-        f"run there: {add}, with the DEFAULT of the source's column if it has one"
-        f"{f' (if the source renamed a column to that: {rename})' if rename else ''}; then start again, nothing is lost",
+        f"run there: {add}{f' (if the source renamed a column to that: {rename})' if rename else ''}; then start again, nothing"
+        " is lost. If the source's column has a DEFAULT, add it to the statement",
         statements=[] if renames else [add],
     )
 

@@ -19,7 +19,7 @@ ORDERS = table("public.orders", "id bigint", "note text")
 def test_a_missing_column_is_named_with_the_statement_that_adds_it(target: Target) -> None:
     target.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
     with pytest.raises(
-        TerminalError, match=r"has no column 'note'.*ALTER TABLE \"public\".\"orders\" ADD COLUMN \"note\" text, with the DEFAULT"
+        TerminalError, match=r"has no column 'note'.*ALTER TABLE \"public\".\"orders\" ADD COLUMN \"note\" text; then start again"
     ):
         target.apply(insert(ORDERS, b"1", b"a"))
     assert target.table("public", "orders") == []
