@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import GenerationMode
 
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.table import all_endpoints
@@ -35,12 +33,6 @@ _EXAMPLES = 20
 """Requests for an operation before the next one has its turn."""
 _REQUESTS_OF_TOKEN = 500
 """Requests of a token before another one asks: no token may ask for much more at a time."""
-_CHECKS = [
-    schemathesis.checks.not_a_server_error,
-    schemathesis.checks.status_code_conformance,
-    schemathesis.checks.content_type_conformance,
-    schemathesis.checks.response_schema_conformance,
-]
 GROUP = "described"
 """The one group that there is; every other request is about it."""
 
@@ -96,8 +88,9 @@ class Asker:
     _described: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        with self.served.client() as client:
-            self._described = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+        from tests.fuzz.described_api import described_api  # see there
+
+        self._described = described_api(self.served)
 
     @property
     def sees_values(self) -> bool:
@@ -108,13 +101,17 @@ class Asker:
         if self._left <= 0:
             self._token = self.served.token(f"fuzz-{self.role}-{self.requests}", self.role.value, values=self.sees_values)
             self._left = _REQUESTS_OF_TOKEN
+        from tests.fuzz.described_api import MODES
+
         operation = self._described[PREFIX + endpoint.path][endpoint.verb]
-        for mode in GenerationMode.POSITIVE, GenerationMode.NEGATIVE:
+        for mode in MODES:
             cases = operation.as_strategy(generation_mode=mode)
             self._asked(endpoint, examples, is_repeatable)(given(case=cases))()
         self._look_at_server()
 
     def _asked(self, endpoint: Endpoint, examples: int, is_repeatable: bool) -> Callable[[Any], Callable[[], None]]:
+        from tests.fuzz.described_api import CHECKS
+
         def ask_one(case: Any) -> None:
             self.requests += 1
             self._left -= 1
@@ -122,7 +119,7 @@ class Asker:
                 case.path_parameters["group"] = GROUP
             began = time.monotonic()
             answer = case.call_and_validate(
-                base_url=self.served.address, headers={"Authorization": f"Bearer {self._token}"}, checks=_CHECKS
+                base_url=self.served.address, headers={"Authorization": f"Bearer {self._token}"}, checks=CHECKS
             )
             took = time.monotonic() - began
             assert took < LONGEST_S, f"{endpoint.verb} {endpoint.path} was answered in {took:.1f} s"

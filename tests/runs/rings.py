@@ -59,6 +59,7 @@ def _uses_servers(module: ModuleType) -> bool:
     return any(_origin(thing).startswith(_SERVER_PACKAGES) for thing in vars(module).values())
 
 
+@functools.cache
 def _starts_processes(function: FunctionType) -> bool:
     """Looks into what ``function`` calls, as far as that is a part of the tests."""
     found: set[FunctionType] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,11 @@ from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.shared.broker.connection import connected
 from tests.console.server.served import PASSWORD, Served
 from tests.servers import NatsServer
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The page's tests import a browser's library, which takes most of a second."""
+    return True if collection_path.name == "page" and "not page" in config.option.markexpr else None
 
 
 @pytest.fixture(scope="session")

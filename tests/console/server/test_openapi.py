@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
 from pgsluice.console.server.api.table import all_endpoints
@@ -19,28 +18,23 @@ from tests.state_bucket import ensure_bucket
 
 EXAMPLES = settings().max_examples // 5
 """Of each operation: as many as a server answers in a moment, and a fifth of what make test-long makes up for others."""
-CHECKS = [
-    schemathesis.checks.not_a_server_error,
-    schemathesis.checks.status_code_conformance,
-    schemathesis.checks.content_type_conformance,
-    schemathesis.checks.response_schema_conformance,
-]
-
-
 OPERATIONS = [f"{endpoint.verb} {endpoint.path}" for endpoint in all_endpoints("") if endpoint.media_type == "application/json"]
 
 
 @pytest.fixture(scope="module")
 def described(served: Served, nats_server: NatsServer) -> Any:
     """With a group, so that not every path leads to nothing."""
+    from tests.fuzz.described_api import described_api  # see there
+
     ensure_bucket(nats_server.settings(), "described")
-    with served.client() as client:
-        return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+    return described_api(served)
 
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_answer_is_as_described(described: Any, served: Served, operation: str) -> None:
+    from tests.fuzz.described_api import CHECKS
+
     verb, path = operation.split(" ")
 
     @settings(
