@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec, TopicDescription
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.kafka.cluster_brokers import ClusterBrokers
@@ -116,6 +117,13 @@ class ClusterTopics:
                 raise
         return {name: str(entry.value) for name, entry in found.items()}
 
+    def unwritable(self, topics: Iterable[str]) -> list[str]:
+        """Those that this user may not write to, sorted. One that there is not may be written to."""
+        with self._complaints.translated():
+            asked = TopicCollection(sorted(topics))
+            told = self._brokers.client.describe_topics(asked, include_authorized_operations=True)
+            return [topic for topic, future in told.items() if not _lets_write(future)]
+
     def offsets(self, topic: str, partition: int, *, stable: bool = False) -> tuple[int, int]:
         """Of the first record, and of the one that comes next, whether transactions there are open or not; when it is to be
         ``stable``, of the first one that an open transaction may take back. A topic that was just made is waited for."""
@@ -140,6 +148,14 @@ class ClusterTopics:
                     if failure.args[0].code() not in _SETTLING or time.monotonic() > deadline:
                         raise
             time.sleep(LOOK_INTERVAL_S)
+
+
+def _lets_write(description: Future[TopicDescription]) -> bool:
+    try:
+        allowed = description.result(ANSWER_DEADLINE_S).authorized_operations
+    except KafkaException as failure:
+        return bool(failure.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    return allowed is None or AclOperation.WRITE in allowed
 
 
 def collisions(wanted: Iterable[str], there: Iterable[str]) -> list[tuple[str, str]]:

@@ -26,7 +26,6 @@ _FORBIDDEN = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 WITHOUT_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
 """What a consumer hears that joins no group: the library asks for the coordinator of its ``group.id`` all the same, and reads on
@@ -55,7 +54,8 @@ _REFUSED_TOPIC = {
 class Complaints:
     """What a client says in the background. It goes on trying; whoever waits for it asks why nothing comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, transactional_id: str = "") -> None:
+        self._transactional_id = transactional_id
         self._codes: set[int] = set()
         self.has_failed = False
         """Something did, that was not tried again."""
@@ -97,6 +97,8 @@ class Complaints:
     def of(self, error: KafkaError, topic: str = "") -> PgsluiceError:
         self.has_failed = True
         self.is_fatal = self.is_fatal or error.fatal() or error.code() in _FENCED
+        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return _forbidden(error, f"transactional id {self._transactional_id}")
         known = _terminal(error, topic) or self.cause()
         return known or TransientError(
             f"Kafka does not answer as it should ({error.name()})", "check that the brokers run and can be reached", Cause.TARGET
@@ -106,9 +108,7 @@ class Complaints:
 def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
     code, named = error.code(), f"topic {topic}" if topic else "a topic"
     if code in _FORBIDDEN:
-        return MissingPrivilegeError(
-            f"Kafka does not let this user do that ({error.name()}, {named})", "see the rights in docs: sink-kafka"
-        )
+        return _forbidden(error, named)
     if code in UNKNOWN_TOPIC and topic:
         return TerminalError(f"there is no {named} in Kafka", "make it, or write kafka-create-topics: true")
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -137,6 +137,11 @@ def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
             f"Kafka refuses to make {named} ({error.name()})", "check kafka-topic, kafka-partitions and kafka-replication-factor"
         )
     return None
+
+
+def _forbidden(error: KafkaError, named: str) -> MissingPrivilegeError:
+    fact = f"Kafka does not let this user do that ({error.name()}, {named})"
+    return MissingPrivilegeError(fact, "see the rights in docs: sink-kafka")
 
 
 def client_settings(kafka: KafkaSettings, complaints: Complaints) -> dict[str, Any]:

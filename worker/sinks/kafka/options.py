@@ -151,6 +151,7 @@ SINK = SinkKind(
     sink="pgsluice.worker.sinks.kafka.sink:KafkaSink",
     findings="pgsluice.worker.sinks.kafka.findings:find",
     summary="Produce the changes to topics of Kafka.",
-    help="Produce each change as a record to topics of Kafka, each key's in order, source transactions whole and exactly once.",
+    help="Produce each change as a record to topics of Kafka, each key's in order, source transactions whole and exactly once."
+    " Values are JSON; there is no schema registry.",
     check=_check,
 )

@@ -32,6 +32,8 @@ QUEUE_KIB = 64 * 1024
 SMALLEST_BATCH_BYTES = 1024
 """Of records that go to a broker together. A smaller limit is taken for one of records."""
 BATCH_SHRINKING = 4
+MOST_NAMED = 5
+"""Topics in an error."""
 _ANY_PARTITION = -1
 _ORDERED_PARTITION = 0
 """Of records without a key, which would be spread over all otherwise."""
@@ -47,9 +49,10 @@ class RecordProducer:
     def __init__(
         self, kafka: KafkaSinkSettings, transactional_id: str, topics: ClusterTopics, meet: Callable[[str], None] | None = None
     ) -> None:
-        self._complaints = Complaints()
+        self._complaints = Complaints(transactional_id)
         self._topics = topics
         self._meet = meet
+        self._position_topic = kafka.position_topic
         self._known: set[str] = set()
         self.touched: set[str] = set()
         """Topics that records were handed over for since ``begin``."""
@@ -181,8 +184,7 @@ class RecordProducer:
     ) -> None:
         began_at = time.monotonic()
         while not self._quota.is_over(began_at):
-            self._producer.poll(0.1)
-            self._look()
+            self._look(0.1)
             with self._complaints.translated(topic):
                 try:
                     self._producer.produce(topic, value, key, partition, headers=headers)
@@ -198,8 +200,16 @@ class RecordProducer:
             try:
                 self._producer.begin_transaction()
             except KafkaException as failure:
-                error, topic = failure.args[0], next(iter(self.touched)) if len(self.touched) == 1 else ""
+                return self._of_transaction(failure.args[0])
         return self._complaints.of(error, topic)
+
+    def _of_transaction(self, error: KafkaError) -> PgsluiceError:
+        """Names the topics that this user may not write: the library does not say which of a transaction's it was."""
+        refused: list[str] = []
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            with suppress(PgsluiceError):
+                refused = self._topics.unwritable({*self.touched, self._position_topic})
+        return self._complaints.of(error, ", topic ".join(refused[:MOST_NAMED]))
 
     def _until_answered(self, call: Callable[[], None]) -> None:
         """The library has a call repeated that it could not end."""
@@ -211,9 +221,10 @@ class RecordProducer:
                 return
             except KafkaException as failure:
                 error = failure.args[0]
-                self._producer.poll(0)
+                with suppress(KafkaException):  # the same one, where it is fatal
+                    self._producer.poll(0)
                 if not error.retriable() or error.fatal() or self._quota.is_over(began_at):
-                    raise self._failures.first or self._complaints.of(error) from None
+                    raise self._failures.first or self._of_transaction(error) from None
 
     def _unanswered(self) -> PgsluiceError:
         self._complaints.has_failed = True

@@ -152,10 +152,11 @@ class KafkaDestination:
         self.broker = broker
         self.group = group
         self._nats = nats
-        self._changed = changed
+        self.changed = changed
+        """Settings that are not as ``kafka_settings`` has them."""
 
     def settings(self) -> KafkaSinkSettings:
-        return kafka_settings(self.broker, self.group, **self._changed)
+        return kafka_settings(self.broker, self.group, **self.changed)
 
     def new_sink(self, name: str = "sink") -> KafkaSink:
         return KafkaSink(worker_settings(self.group, self._nats, name), self.settings())

@@ -34,7 +34,7 @@ def transactions(numbers: Iterable[int], note: bytes = b"n") -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class CommittedHistory:
-    """The transactions that are there at a moment at which no transaction of Kafka's is open."""
+    """The transactions that are there."""
 
     times: dict[int, int]
     """How often each source transaction is there."""
@@ -49,10 +49,13 @@ class CommittedHistory:
         return cls(dict.fromkeys(range(1, last + 1), 1), frozenset(), 0)
 
     @classmethod
-    def read(cls, destination: KafkaDestination, tables: Sequence[str] = tuple(ORDINALS)) -> CommittedHistory:
+    def read(
+        cls, destination: KafkaDestination, tables: Sequence[str] = tuple(ORDINALS), *, waits: bool = True
+    ) -> CommittedHistory:
+        """To be called while no transaction of Kafka's ends. ``waits``: for those that are open."""
         by_change, steps_back = Counter[tuple[int, int]](), 0
         for table in tables:
-            records = destination.reader(table).records()
+            records = destination.reader(table).records(waits=waits)
             places = [(record.partition, _place(record)) for record in records]
             by_change.update(place for _, place in places)
             steps_back += sum(one[0] == other[0] and one[1] >= other[1] for one, other in pairwise(places))
