@@ -18,6 +18,7 @@ from tests.servers.maven import java, server_jars
 from tests.servers.server_process import ServerProcess
 
 HEAP = "384m"
+SCRAM = "SCRAM-SHA-256", "SCRAM-SHA-512"
 _QUICK_START = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 """Half of the processor time of a start: a test's broker does not live long enough for what compiles better."""
 
@@ -79,7 +80,8 @@ class RealKafka(ServerProcess):
         cluster = f"--cluster-id={self._cluster_id}"  # which may begin with a dash
         command = self._java("kafka.tools.StorageTool", "format", cluster, "-c", properties)
         for user, password in self._users.items():
-            command += ["--add-scram", f"SCRAM-SHA-256=[name={user},password={password}]"]
+            for mechanism in SCRAM:
+                command += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
         formatted = subprocess.run(command, capture_output=True, text=True, cwd=directory)
         if formatted.returncode != 0:
             raise RuntimeError(f"Kafka's log could not be formatted: {formatted.stdout}{formatted.stderr}")

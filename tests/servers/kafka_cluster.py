@@ -43,8 +43,8 @@ _COPIES = {
 class _Controller(RealKafka):
     title = "Kafka's controller"
 
-    def __init__(self) -> None:
-        super().__init__(_PATIENCE)
+    def __init__(self, settings: Mapping[str, str], users: Mapping[str, str] | None) -> None:
+        super().__init__(_PATIENCE | dict(settings), users=users)
         self._controller_port = self.port
 
     def _properties(self, directory: Path) -> dict[str, str]:
@@ -63,8 +63,10 @@ class _Controller(RealKafka):
 class KafkaNode(RealKafka):
     """A broker of a cluster, with its number."""
 
-    def __init__(self, number: int, controller: _Controller, settings: Mapping[str, str]) -> None:
-        super().__init__(_COPIES | _PATIENCE | dict(settings))
+    def __init__(
+        self, number: int, controller: _Controller, settings: Mapping[str, str], listeners: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(_COPIES | _PATIENCE | dict(settings), listeners=listeners)
         self.number = number
         self._controller_port = controller.port
         self._cluster_id = controller._cluster_id
@@ -79,12 +81,18 @@ class KafkaNode(RealKafka):
 
 
 class KafkaCluster:
-    """Leaving the context stops all and removes what they hold."""
+    """Leaving the context stops all and removes what they hold. ``settings`` are the controller's too; ``listeners`` and
+    ``users`` are as RealKafka takes them. Brokers speak with each other by the plain listener."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        self._controller = _Controller()
-        self._settings = dict(settings or {})
-        self.nodes = [KafkaNode(number, self._controller, self._settings) for number in range(1, BROKERS + 1)]
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        users: Mapping[str, str] | None = None,
+    ) -> None:
+        self._controller = _Controller(settings or {}, users)
+        self.nodes = [KafkaNode(number, self._controller, settings or {}, listeners) for number in range(1, BROKERS + 1)]
 
     def __enter__(self) -> Self:
         try:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.testing.batch import apply
@@ -22,12 +21,15 @@ from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
 from tests.waiting import wait_until
 from tests.worker.sinks.kafka.cluster import KafkaDestination
+from tests.worker.sinks.kafka.rights import SCRAM_LOGIN
+from tests.worker.sinks.kafka.tls_files import TlsFiles
 from tests.worker.sinks.settings import worker_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 USER, PASSWORD, WRONG = "shop", "Pa55-word-of-shop", "Wr0ng-word"
 TLS, MUTUAL, PLAIN, BOTH = "TLS", "MUTUAL", "PLAINSASL", "BOTH"
+PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PROTOCOLS = {TLS: "SSL", MUTUAL: "SSL", PLAIN: "SASL_PLAINTEXT", BOTH: "SASL_SSL"}
 
 
@@ -45,36 +47,20 @@ class Secured:
         return KafkaDestination(self.broker, group, **more)
 
 
-def _pem(issued: trustme.LeafCert) -> tuple[str, str]:
-    """Kafka reads keys as PKCS 8 only."""
-    key = load_pem_private_key(issued.private_key_pem.bytes(), None)
-    chain = b"".join(each.bytes() for each in issued.cert_chain_pems).decode()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(), chain
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    home = tmp_path_factory.mktemp("kafka-access")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(home / "ca.pem"))
-    (home / "server.pem").write_text("".join(_pem(authority.issue_cert("127.0.0.1"))))
-    (home / "client.pem").write_text("".join(_pem(authority.issue_cert("pgsluice@example.com"))))
-    login = "org.apache.kafka.common.security"
-    settings = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(home / "server.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(home / "ca.pem"),
+    files = TlsFiles.make(tmp_path_factory.mktemp("kafka-access"))
+    settings = files.broker_settings() | {
         f"listener.name.{MUTUAL.lower()}.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
     }
     for listener in (PLAIN, BOTH):
         of_listener = f"listener.name.{listener.lower()}"
-        plain = f'{login}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+        plain = f'{PLAIN_LOGIN} required user_{USER}="{PASSWORD}";'
         settings[f"{of_listener}.plain.sasl.jaas.config"] = plain
-        settings[f"{of_listener}.scram-sha-256.sasl.jaas.config"] = f"{login}.scram.ScramLoginModule required;"
+        settings[f"{of_listener}.scram-sha-256.sasl.jaas.config"] = SCRAM_LOGIN
     with RealKafka(settings, listeners=PROTOCOLS, users={USER: PASSWORD}) as broker:
-        yield Secured(broker, home / "ca.pem", home / "client.pem")
+        yield Secured(broker, files.ca, files.client)
 
 
 def produces(destination: KafkaDestination) -> bool:

@@ -17,6 +17,7 @@ from pgsluice.worker.sinks.kafka.record_producer import RecordProducer
 from pgsluice.worker.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import RealKafka
 from tests.worker.sinks.kafka.cluster import KafkaDestination, kafka_settings, open_transaction
+from tests.worker.sinks.kafka.committed_history import CommittedHistory, transactions
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -55,7 +56,7 @@ class Opened:
     def check_holds(self, count: int) -> None:
         """Closes the sink, too."""
         self.sink.close()
-        assert [line["after"]["id"] for line in self.destination.reader("events").values()] == events(count)
+        assert CommittedHistory.read(self.destination) == CommittedHistory.whole(count)
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def opened(real_kafka: RealKafka, group: str) -> Opened:
     destination = KafkaDestination(real_kafka, group)
     sink = destination.new_sink()
     sink.open()
-    apply(sink, batch([1]))
+    apply(sink, transactions([1]))
     return Opened(destination, sink)
 
 
@@ -80,7 +81,7 @@ def test_a_commit_that_counted_is_not_repeated_when_it_takes_two_looks_to_know_i
     with monkeypatch.context() as patched:
         patched.setattr(RecordProducer, "commit", commit_whose_answer_is_lost)
         with pytest.raises(TransientError):
-            apply(sink, batch([2]))
+            apply(sink, transactions([2]))
     other = open_transaction(real_kafka, opened.destination.settings().position_topic)
 
     def init_before_another_begins(self: RecordProducer) -> None:
@@ -91,9 +92,9 @@ def test_a_commit_that_counted_is_not_repeated_when_it_takes_two_looks_to_know_i
         patched.setattr(RecordProducer, "init", init_before_another_begins)
         patched.setattr(position_topic, "ANSWER_DEADLINE_S", 2.0)
         with pytest.raises(TransientError, match="cannot be read to its end"):
-            apply(sink, batch([2]))
+            apply(sink, transactions([2]))
     other.__exit__(None, None, None)
-    assert apply(sink, batch([2])) == position(2)
+    assert apply(sink, transactions([2])) == position(2)
     opened.check_holds(2)
 
 
@@ -109,9 +110,9 @@ def test_what_an_unanswered_commit_left_open_is_ended_at_once(opened: Opened, mo
         patched.setattr(RecordProducer, "commit", commit_that_does_not_arrive)
         patched.setattr(RecordProducer, "abort", lambda self: False)
         with pytest.raises(TransientError):
-            apply(sink, batch([2]))
+            apply(sink, transactions([2]))
     monkeypatch.setattr(position_topic, "ANSWER_DEADLINE_S", 3.0)
-    assert apply(sink, batch([2])) == position(2)
+    assert apply(sink, transactions([2])) == position(2)
     opened.check_holds(2)
 
 
@@ -122,7 +123,7 @@ def test_what_brokers_refused_once_is_no_reason_any_more_when_they_have_answered
     producer = sink._outlet._producer
     assert producer is not None
     producer._complaints.note(KafkaError(KafkaError._AUTHENTICATION))
-    apply(sink, batch([1]))
+    apply(sink, transactions([1]))
     assert isinstance(unanswered(producer), TransientError)
     sink.close()
 
