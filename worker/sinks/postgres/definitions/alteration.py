@@ -134,10 +134,16 @@ class Alteration:
     def _drop_table(self, gone: TableGone, *, is_accepted: bool) -> None:
         action = self.policies.action(Kind.DROP_TABLE, (gone.schema, gone.name))
         for known in self.known_tables.of_table(self.connection, gone.oid):
-            if action is Action.DROP and not is_accepted:
-                self._execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*known.place)), ".".join(known.place))
+            place = ".".join(known.place)
+            if action is not Action.DROP or is_accepted:
+                _log.info("the source dropped a table; the target keeps it", table=place)
+            elif sharer := self.known_tables.sharer(self.connection, known):
+                _log.warning(
+                    "the source dropped a table; the target keeps it, as it holds rows of another", table=place, other=sharer
+                )
+                self.known_tables.forget_place(self.connection, known)
             else:
-                _log.info("the source dropped a table; the target keeps it", table=".".join(known.place))
+                self._execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*known.place)), place)
 
     def _alter_place(
         self,

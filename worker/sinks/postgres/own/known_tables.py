@@ -71,9 +71,23 @@ _REPLACE = sql.SQL(
     " WHERE group_name = %s AND worker = %s AND oid = %s::oid AND table_schema = %s AND table_name = %s"
 ).format(_TABLE)
 _FORGET = sql.SQL("DELETE FROM {} WHERE group_name = %s AND worker = %s").format(_TABLE)
+_FORGET_PLACE = sql.SQL(
+    "DELETE FROM {} WHERE group_name = %s AND worker = %s AND oid = %s::oid AND table_schema = %s AND table_name = %s"
+).format(_TABLE)
 _OTHERS = sql.SQL(
     "SELECT FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid AND target_oid = %s::oid AND target_database = "
     + _DATABASE
+).format(_TABLE)
+_SUCCEED = sql.SQL(
+    "DELETE FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid"
+    " AND (table_schema, table_name, source_schema, source_name) = (%s, %s, %s, %s)"
+    " AND (target_oid = %s::oid OR NOT EXISTS (SELECT FROM pg_class WHERE pg_class.oid = target_oid))"
+).format(_TABLE)
+_SHARERS = sql.SQL(
+    "SELECT source_schema, source_name, worker, group_name FROM {}"
+    " WHERE (group_name, worker, oid) <> (%s, %s, %s::oid) AND target_oid = %s::oid AND target_database = "
+    + _DATABASE
+    + " LIMIT 1"
 ).format(_TABLE)
 _COUNT = sql.SQL(
     "UPDATE {} SET missed = missed + %s, missed_updates = missed_updates + %s, missed_deletes = missed_deletes + %s,"
@@ -182,6 +196,11 @@ class KnownTables:
         named = [each for each in known if (each.source, each.place) == (table.source_name, _place(table))]
         return max(named, key=lambda each: each.oid, default=None)
 
+    def sharer(self, connection: Connection, known: KnownTable) -> str | None:
+        """Another table whose rows go to the same table of the target, in words, of whichever group; None when there is none."""
+        row = connection.execute(_SHARERS, [*self._owner, known.oid, known.target_oid]).fetchone()
+        return None if row is None else "table {}.{} of worker {} of group {}".format(*row)
+
     def replace(self, connection: Connection, known: KnownTable, now: KnownTable) -> None:
         """``now`` is what became of ``known``; what was counted stays."""
         names = [*now.place, *now.source]
@@ -189,7 +208,8 @@ class KnownTables:
         connection.execute(_REPLACE, [*values, *self._owner, known.oid, *known.place])
 
     def remember(self, connection: Connection, destinations: Iterable[Destination], known: Known = NOTHING_KNOWN) -> None:
-        """Where rows of tables go. Does nothing about those that ``known`` has."""
+        """Where rows of tables go. Does nothing about those that ``known`` has. Forgets what had a table's name and place before
+        it: nothing that is still told of that one is about the rows there."""
         news = [each for each in destinations if self._entry(each, known) not in known.get(each.table.oid, ())]
         if not news:
             return
@@ -202,6 +222,7 @@ class KnownTables:
             rows.append([entry.oid, *entry.place, *entry.source, each.oid, *columns])
         with connection.cursor() as cursor:
             cursor.executemany(_REMEMBER, [[*self._owner, *row] for row in rows])
+            cursor.executemany(_SUCCEED, [[*self._owner, *row[:6]] for row in rows])
 
     def _entry(self, destination: Destination, known: Known) -> KnownTable:
         table, oid = destination.table, destination.oid
@@ -215,6 +236,10 @@ class KnownTables:
 
     def forget(self, connection: Connection) -> None:
         connection.execute(_FORGET, self._owner)
+
+    def forget_place(self, connection: Connection, known: KnownTable) -> None:
+        """No row of ``known`` goes there any more."""
+        connection.execute(_FORGET_PLACE, [*self._owner, known.oid, *known.place])
 
     def moved_to(self, connection: Connection, table: Table, known: Known, found_oid: int | None) -> Name | None:
         """What the target's table for ``table`` is called when it was renamed there; None when its name is its own.

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pgsluice.shared.wire.definition import TableDefined, TableDefinition
+from pgsluice.shared.wire.definition import TableDefined, TableDefinition, TableGone
 from pgsluice.shared.wire.published_definition import PublishedDefinition
-from pgsluice.testing.batch import apply
-from pgsluice.testing.changes_builder import insert, message, table
+from pgsluice.testing.batch import apply, apply_copied
+from pgsluice.testing.changes_builder import copied, insert, message, restart, table
 from pgsluice.worker.definitions.policy import DEFAULT_POLICIES
 from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
@@ -60,3 +60,42 @@ def test_a_table_is_altered_before_its_first_row_comes(target: Target) -> None:
     after = replace(table("public.t", "id bigint", "note text", "more text"), oid=TABLE.oid)
     apply(target.sink, [[message(2, insert(after, b"1", b"a", b"b"))]])
     assert target.table("public", "t") == [("1", "a", "b")]
+
+
+@pytest.fixture
+def dropping(target: Target) -> Target:
+    target.policies = {"drop-table": "drop"}
+    return target
+
+
+GONE = PublishedDefinition(TableGone("DROP TABLE", TABLE.oid, "public", "t"), None)
+OLD = replace(table("public.t", "id bigint", "note text"), oid=TABLE.oid)
+NEW = replace(OLD, oid=TABLE.oid + 1)
+
+
+@pytest.mark.parametrize("told", [GONE, PublishedDefinition(TableDefined("ALTER TABLE", WITHOUT_NOTE), TABLE)])
+def test_definitions_of_a_table_leave_the_one_alone_that_was_made_again(dropping: Target, told: PublishedDefinition) -> None:
+    """A copy of the new one may be applied before the stream tells what became of the old one."""
+    sink = dropping.sink
+    apply(sink, [[message(1, insert(OLD, b"1", b"old"))]])
+    apply_copied(sink, [[restart(1, NEW, "first")]])
+    apply_copied(sink, [[copied(2, NEW, (b"2", b"new"))]])
+    apply(sink, [[message(2, told)]])
+    assert dropping.table("public", "t") == [("2", "new")]
+    apply(sink, [[message(3, PublishedDefinition(TableGone("DROP TABLE", NEW.oid, "public", "t"), None))]])
+    assert dropping.rows("SELECT to_regclass('public.t') IS NULL") == [(True,)]
+
+
+def test_a_dropped_table_leaves_rows_of_others_that_go_to_the_same_target(dropping: Target) -> None:
+    """As routes let them, also those of other groups."""
+    routed = replace(NEW, oid=TABLE.oid + 7, origin=("public", "u"))
+    sink, another = dropping.sink, dropping.new_sink("another")
+    apply(sink, [[message(1, insert(OLD, b"1", b"one"), insert(routed, b"2", b"two"))]])
+    apply(sink, [[message(2, GONE)]])
+    assert dropping.table("public", "t") == [("1", "one"), ("2", "two")]
+    another.open()
+    apply(another, [[message(1, insert(replace(OLD, oid=3), b"3", b"three"))]])
+    apply(sink, [[message(3, PublishedDefinition(TableGone("DROP TABLE", routed.oid, "public", "u"), None))]])
+    assert dropping.table("public", "t") == [("1", "one"), ("2", "two"), ("3", "three")]
+    apply(another, [[message(2, PublishedDefinition(TableGone("DROP TABLE", 3, "public", "t"), None))]])
+    assert dropping.rows("SELECT to_regclass('public.t') IS NULL") == [(True,)]
