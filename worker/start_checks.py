@@ -12,13 +12,13 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.rules.transformation_files import check_tables, load_transformation
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.preflight.finding import Findings, Subject, raise_errors
+from pgsluice.shared.preflight.finding import Findings, Severity, Subject, raise_errors
 from pgsluice.shared.spark.java import check_java
 from pgsluice.shared.wire.names import check_worker_name
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.positions.target import check_until
-from pgsluice.worker.sinks.abilities import ForeseeingSink
+from pgsluice.worker.sinks.abilities import ForeseeingSink, NamingSink
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Sink
 
 log = telemetry.logger(__name__)
@@ -47,6 +47,19 @@ def warn_of_destination(sink: Sink, applied: Applied, transformation: Transforma
         routed = transformation.knowing(tables)
         for sentence in sink.foresee([destination for table in tables for destination in routed.destinations(table)]):
             log.warning("look at the destination before rows come", reason=sentence)
+
+
+def check_places(sink: Sink, transformation: Transformation, tables: Sequence[Table] | None) -> None:
+    """Raises TerminalError when tables would meet in a place of the sink that holds one table's rows. ``tables`` as above."""
+    names = sink.place_names() if isinstance(sink, NamingSink) else None
+    if names is None or tables is None:
+        return
+    routed = transformation.knowing(tables)
+    found = names.findings(destination for table in tables for destination in routed.destinations(table))
+    for finding in found:
+        if finding.severity is Severity.WARNING:
+            log.warning("tables share a place", reason=finding.fact, remedy=finding.remedy)
+    raise_errors(found, "the sink's names")
 
 
 def check_transformation(transformation: Transformation, tables: Sequence[Table]) -> Transformation:

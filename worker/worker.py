@@ -54,7 +54,7 @@ from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.abilities import FileReadingSink, MissingRowSink, PatientSink, ReportingSink
 from pgsluice.worker.sinks.sink import Applied, Sink
 from pgsluice.worker.spark_start import WaitingForExecutors, log_failed_warm_up
-from pgsluice.worker.start_checks import check_start, check_transformation, warn_of_destination
+from pgsluice.worker.start_checks import check_places, check_start, check_transformation, warn_of_destination
 from pgsluice.worker.stopping import POLL_INTERVAL_S, PauseRequested, Retrying, Stopping, StopRequested, Waiting
 from pgsluice.worker.unit import WorkerUnit
 
@@ -226,7 +226,9 @@ class Worker:
         start = find_start(streams, self._sink, applied, self._stopping)
         definitions = WorkerDefinitions(self._loop, bucket, settings, self._sink)
         transformation = definitions.begin(self._checked_transformation(bucket))
-        warn_of_destination(self._sink, start.applied, transformation, self._loop.run(load_tables(bucket)))
+        tables = self._loop.run(load_tables(bucket))
+        check_places(self._sink, transformation, tables)
+        warn_of_destination(self._sink, start.applied, transformation, tables)
         _expect_missing(self._sink, transformation)
         registry = self._load_letters(client)
         replay = self._replay_letters(registry, transformation, start.applied)

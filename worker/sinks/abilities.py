@@ -3,7 +3,8 @@
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
 (``FileReadingSink``), ``missed`` (``CountingSink``), ``expect_missing`` (``MissingRowSink``), ``unchanged`` (``ComparingSink``),
 ``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``), ``foresee`` (``ForeseeingSink``), ``apply_ddl``
-(``AlteredSink``), ``accept`` (``AcceptingSink``), ``collect`` (``MeasuredSink``), ``rejected`` (``BlamingSink``); or the
+(``AlteredSink``), ``accept`` (``AcceptingSink``), ``collect`` (``MeasuredSink``), ``rejected`` (``BlamingSink``),
+``place_names`` (``NamingSink``); or the
 attribute: ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions``
 (``WholeTransactionSink``); and ``EventSink``.
 """
@@ -20,6 +21,7 @@ from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.sink import Applied, DefinitionUse, MissedChanges, PartitionWriter, Sink
 
 
@@ -148,6 +150,15 @@ class ForeseeingSink(Sink, Protocol):
     def foresee(self, tables: Sequence[Table]) -> Sequence[str]:
         """The worker calls it after ``open``, where nothing is applied yet, with the tables whose rows will come, as rules and
         routes hand them on. Returns sentences for the log. Raises as ``open``."""
+        ...
+
+
+@runtime_checkable
+class NamingSink(Sink, Protocol):
+    """A sink that puts tables' rows into places whose names it makes of theirs."""
+
+    def place_names(self) -> PlaceNames | None:
+        """The worker calls it after ``open``, and refuses tables that would meet. None when all rows go to one place."""
         ...
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject
+from pgsluice.shared.wire.table import Table
+from pgsluice.worker.sinks.file.formats import place_names
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.incoming import Incoming
 
@@ -17,17 +19,21 @@ _WRITABLE = os.R_OK | os.W_OK | os.X_OK
 
 def find(worker: WorkerSettings, settings: FileSinkSettings, incoming: Incoming) -> list[Finding]:
     """The worker makes a directory that is missing, so then the nearest one above it counts."""
-    return list(_found(Path(settings.directory), settings))
+    return list(_found(Path(settings.directory), settings, incoming.tables or ()))
 
 
-def _found(directory: Path, settings: FileSinkSettings) -> Iterator[Finding]:
+def _found(directory: Path, settings: FileSinkSettings, tables: Sequence[Table]) -> Iterator[Finding]:
     there = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     check, severity, subject = "file-directory", Severity.ERROR, Subject.SINK
     if not there.is_dir():
         yield Finding(check, severity, subject, f"{there} is no directory", "give another file-output-dir", is_usage=True)
-    elif not os.access(there, _WRITABLE):
+        return
+    if not os.access(there, _WRITABLE):
         remedy = f"let this user write there (chown, chmod), or give another file-output-dir: it is user {os.geteuid()}"
         yield Finding(check, severity, subject, f"{there} cannot be written", remedy)
-    elif (free := shutil.disk_usage(there).free) < 2 * settings.rotate_bytes:
+        return
+    if (names := place_names(settings, there)) is not None:
+        yield from names.findings(tables)
+    if (free := shutil.disk_usage(there).free) < 2 * settings.rotate_bytes:
         fact = f"the disk of {there} has {free // 2**20} MiB free, and one file takes {settings.rotate_bytes // 2**20} MiB"
         yield Finding("file-disk", Severity.WARNING, subject, fact, "make room, or lower file-rotate-bytes")

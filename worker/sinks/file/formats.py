@@ -27,11 +27,21 @@ import pyarrow as pa
 
 from pgsluice.shared.rows.changes import CopiedRows, MessageChanges
 from pgsluice.worker.sinks.file.options import FileSinkSettings
-from pgsluice.worker.sinks.file.output_directory import PART, READY, FileFormat, Layout, LineFormat, sync_directory
+from pgsluice.worker.sinks.file.output_directory import (
+    PART,
+    READY,
+    FileFormat,
+    Layout,
+    LineFormat,
+    in_one_case,
+    is_one_in_both_cases,
+    sync_directory,
+)
 from pgsluice.worker.sinks.file.rows import SCHEMA_NAME, TABLE_NAME, directory_name, rows_of_copy, rows_of_message
 from pgsluice.worker.sinks.file.scratch import ScratchWriter
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding, LineShape
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
+from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.sink import Partition, PartitionWriter
 
 SUFFIX = ".parquet"
@@ -79,20 +89,23 @@ class ParquetFormat:
 
     def _write_tables(self, part: Path, layout: Layout, number: int) -> set[Path]:
         """The directories of the tables."""
-        counts: dict[Path, int] = {}
+        counts: dict[tuple[int, int], int] = {}  # by what a directory is, whatever it is called
+        directories: set[Path] = set()
         with pa.memory_map(str(part)) as source:
             for schema, offsets in _streams(source):
                 directory = layout.directory / directory_name(
                     *(schema.metadata[key].decode() for key in (SCHEMA_NAME, TABLE_NAME))
                 )
-                if directory not in counts:
+                if directory not in directories:
                     directory.mkdir(mode=0o700, exist_ok=True)
-                counts[directory] = counts.get(directory, 0) + 1
-                again = f"-{counts[directory]}" if counts[directory] > 1 else ""
+                    directories.add(directory)
+                there = directory.stat()
+                count = counts[there.st_dev, there.st_ino] = counts.get((there.st_dev, there.st_ino), 0) + 1
+                again = f"-{count}" if count > 1 else ""
                 path = directory / f".{layout.name(number, again + SUFFIX)}{PART}"
                 _write(path, schema, _batches(source, offsets), self.compression)
         sync_directory(layout.directory)
-        return set(counts)
+        return directories
 
 
 def _streams(source: pa.MemoryMappedFile) -> list[tuple[pa.Schema, list[int]]]:
@@ -225,6 +238,20 @@ def _encode(gathered: dict[bytes, list[pa.RecordBatch]]) -> bytes:
                 stream.write_batch(batch)
     encoded: bytes = output.getvalue().to_pybytes()
     return encoded
+
+
+def place_names(settings: FileSinkSettings, existing: Path) -> PlaceNames | None:
+    """``existing`` is the output directory, or while that is not made the nearest one above it."""
+    if settings.format != PARQUET:
+        return None
+    return PlaceNames(
+        check="file-table-directory",
+        kind="directory",
+        kinds="directories",
+        named=lambda _, table: directory_name(table.schema, table.name),
+        alike=in_one_case if is_one_in_both_cases(existing) else str,
+        why=f"the file system of {existing} takes both cases of a letter for one",
+    )
 
 
 def formats_by_suffix(settings: FileSinkSettings) -> dict[str, FileFormat]:

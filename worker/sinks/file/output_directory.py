@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +145,21 @@ def file_error(error: OSError, directory: Path, doing: str) -> PgsluiceError:
         f"{directory} cannot be used ({reason}, while {doing})",
         "let the worker's user write there, or give another file-output-dir; the worker goes on where it was",
     )
+
+
+def is_one_in_both_cases(directory: Path) -> bool:
+    """Whether the file system takes two names there that differ in case for one, as far as what lies there shows it. Nothing is
+    made."""
+    for name in os.listdir(directory):
+        other = name.swapcase()
+        if other != name and os.path.exists(directory / other):
+            return os.path.samefile(directory / name, directory / other)
+    return False
+
+
+def in_one_case(name: str) -> str:
+    """The same for names that such a file system takes for one."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def sync_directory(directory: Path) -> None:

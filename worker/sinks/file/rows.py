@@ -29,6 +29,7 @@ column, and their text is given beside it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from binascii import unhexlify
 from collections.abc import Iterator, Sequence
@@ -133,11 +134,22 @@ def _fitting(text: pa.Array, kind: pa.DataType, pattern: str) -> tuple[pa.Array,
 _SPECIAL = re.compile(r"[^\w-]")
 
 
+LONGEST_NAME_BYTES = 255
+"""Of a directory, on the file systems that people use."""
+_DIGEST_DIGITS = 16
+
+
 def directory_name(schema: str, table: str) -> str:
-    """``schema.table`` as a directory may be called: what has a meaning in paths is replaced by its code, as in a URL."""
-    return ".".join(
-        _SPECIAL.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name) for name in (schema, table)
+    """``schema.table`` as a directory may be called: what has a meaning in paths is replaced by its code, as in a URL. What is
+    longer than a file system takes ends in a digest of all of it."""
+    name = ".".join(
+        _SPECIAL.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), part) for part in (schema, table)
     )
+    if len(name.encode()) <= LONGEST_NAME_BYTES:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]
+    room = LONGEST_NAME_BYTES - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"  # a tilde that a name holds is replaced
 
 
 _EPOCH_US = int(POSTGRES_EPOCH.timestamp()) * 1_000_000  # since 1970

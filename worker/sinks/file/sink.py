@@ -17,11 +17,12 @@ from pgsluice.shared.errors import Cause, PgsluiceError, SinkBehindError, Termin
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.worker.sinks.file.appending import Appending, open_committed
 from pgsluice.worker.sinks.file.applied_position import FilePosition, load_position, new_position, store_position
-from pgsluice.worker.sinks.file.formats import PARQUET, formats_by_suffix, new_writer, suffix_of
+from pgsluice.worker.sinks.file.formats import PARQUET, formats_by_suffix, new_writer, place_names, suffix_of
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.file.output_directory import FileFormat, Layout, file_errors
 from pgsluice.worker.sinks.file.scratch import ScratchDirectory, ScratchWriter, decode_piece
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.sink import Applied, DefinitionUse, Delivery, PartitionWriter, Receipt
 
 log = telemetry.logger(__name__)
@@ -75,6 +76,11 @@ class FileSink:
                 self._adopt_format()
             self._scratch.open()
             return self._position.applied
+
+    def place_names(self) -> PlaceNames | None:
+        directory = self._layout.directory
+        with file_errors(directory, "looking at it"):
+            return place_names(self._settings, directory)
 
     def renumber(self, applied: Applied) -> None:
         with self._mutex, self._changing("moving the position"):

@@ -14,6 +14,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.kafka.cluster_brokers import ClusterBrokers
 from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, SETTINGS_UNSEEN, Complaints
 from pgsluice.worker.sinks.kafka.options import KafkaSinkSettings
+from pgsluice.worker.sinks.kafka.topic_pattern import ONE_TO_KAFKA, alike
 from pgsluice.worker.sinks.kafka.written_ends import Ends
 
 MADE_DEADLINE_S = 30.0
@@ -159,20 +160,14 @@ def _lets_write(description: Future[TopicDescription]) -> bool:
 
 
 def collisions(wanted: Iterable[str], there: Iterable[str]) -> list[tuple[str, str]]:
-    """Topics of which Kafka takes only one: a full stop and an underscore count as the same in their names, for its metrics'
-    sake. Each pair is of one that is ``wanted`` and of another that is, or is ``there``."""
-    by_name: dict[str, str] = {}
-    found = []
-    for topic in [*there, *wanted]:
-        other = by_name.setdefault(topic.replace(".", "_"), topic)
-        if other != topic:
-            found.append((topic, other))
-    return found
+    """Each topic that is ``wanted`` and not taken, because Kafka takes its name for that of another one, which is ``there``."""
+    others = {alike(topic): topic for topic in there}
+    return [(topic, other) for topic in wanted if (other := others.get(alike(topic), topic)) != topic]
 
 
 def collision_error(topic: str, other: str) -> TerminalError:
     return TerminalError(
-        f"topic {topic} collides with topic {other}: Kafka takes no two names that differ in '.' and '_' only",
+        f"topic {topic} collides with topic {other}: {ONE_TO_KAFKA}",
         "give a kafka-topic without full stops, like {schema}-{table}",
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.kafka.kafka_settings import NO_SASL
@@ -24,23 +26,24 @@ def find(worker: WorkerSettings, settings: KafkaSinkSettings, incoming: Incoming
         what = "rows" if settings.cluster.sasl == NO_SASL else "rows, and what authenticates us,"
         fact = f"Kafka is reached without TLS: {what} can be read on the way"
         found.note("kafka-plain", Severity.WARNING, fact, "write kafka-tls: true")
+    pattern = TopicPattern.parse(settings.topic)
+    found.take(pattern.place_names.findings(incoming.tables or ()))
+    wanted = sorted({pattern.topic(table.schema, table.name) for table in incoming.tables or ()})
     try:
         topics = ClusterTopics(settings)
-        _look_at_topics(topics, topics.names(), settings, incoming, found)
+        _look_at_topics(topics, topics.names(), settings, wanted, found)
     except PgsluiceError as error:
         found.take([Finding.of(error, "kafka-brokers", Subject.SINK)])
     return list(found)
 
 
 def _look_at_topics(
-    topics: ClusterTopics, names: set[str], settings: KafkaSinkSettings, incoming: Incoming, found: Findings
+    topics: ClusterTopics, names: set[str], settings: KafkaSinkSettings, wanted: Sequence[str], found: Findings
 ) -> None:
     if settings.transactions and settings.position_topic in names:
         with found.looking("kafka-position-topic"):
             check_compacted(topics, settings.position_topic)
-    pattern = TopicPattern.parse(settings.topic)
-    wanted = sorted({pattern.topic(table.schema, table.name) for table in incoming.tables or ()})
-    for topic, other in collisions(wanted, names):
+    for topic, other in collisions(wanted, names.difference(wanted)):
         found.take([Finding.of(collision_error(topic, other), "kafka-topic-collision", Subject.SINK)])
     missing = [topic for topic in wanted if topic not in names]
     if missing and not settings.create_topics:

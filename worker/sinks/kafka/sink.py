@@ -24,6 +24,7 @@ from pgsluice.worker.sinks.kafka.record_keys import RecordKeys
 from pgsluice.worker.sinks.kafka.topic_pattern import KeyPattern, TopicPattern
 from pgsluice.worker.sinks.kafka.writer import RecordWriter
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
+from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, DefinitionUse, Delivery, PartitionWriter, Receipt
 
 log = telemetry.logger(__name__)
@@ -40,8 +41,8 @@ class KafkaSink:
         form = replace(LineEncoding.of(kafka.lines, settings.group), transactions=False)
         self.definitions = form.definitions
         keys = RecordKeys(KeyPattern.parse(kafka.key), form)
-        topics = TopicPattern.parse(kafka.topic)
-        lines = RecordWriter(form, topics, keys, kafka.max_record_bytes, kafka.tombstones, kafka.headers)
+        self._topics = TopicPattern.parse(kafka.topic)
+        lines = RecordWriter(form, self._topics, keys, kafka.max_record_bytes, kafka.tombstones, kafka.headers)
         self._writer: PartitionWriter = lines
         if kafka.format == CHANGES:
             self._writer, self.definitions = ChangeRecordWriter(lines), DefinitionUse.PASSES_OVER
@@ -59,6 +60,9 @@ class KafkaSink:
             log.warning("kafka-transactions is false: after a crash records may come twice")
         self._applied = self._outlet.open()
         return self._applied
+
+    def place_names(self) -> PlaceNames:
+        return self._topics.place_names
 
     def renumber(self, applied: Applied) -> None:
         if isinstance(self._outlet, PlainDelivery):

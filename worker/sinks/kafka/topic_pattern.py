@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.place_names import PlaceNames
 
 DEFAULT_TOPIC = "{schema}.{table}"
 KEY_FIELD = "{key}"
 LONGEST_TOPIC = 249
 _DIGEST_DIGITS = 16
+ONE_TO_KAFKA = "Kafka takes no two names that differ in '.' and '_' only"
 
 _FIELD = re.compile(r"\{(\w*)\}")
 _FIELDS = frozenset(("schema", "table"))
@@ -42,6 +44,11 @@ def check_topic(name: str, option: str) -> str:
     return name
 
 
+def alike(topic: str) -> str:
+    """The same for topics of which Kafka takes only one, for its metrics' sake."""
+    return topic.replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
     """``text`` is as people write it. Picklable."""
@@ -55,6 +62,21 @@ class TopicPattern:
         _check_fields(pattern.text, "kafka-topic", _FIELDS)
         check_topic(pattern.topic("x", "x"), "kafka-topic")
         return pattern
+
+    @property
+    def place_names(self) -> PlaceNames:
+        return PlaceNames(
+            check="kafka-topic-collision",
+            kind="topic",
+            kinds="topics",
+            named=lambda text, table: _topic(text, table.schema, table.name),
+            pattern=self.text,
+            option="kafka-topic",
+            others=(DEFAULT_TOPIC, "{schema}-{table}", "{schema}--{table}"),
+            alike=alike,
+            why=ONE_TO_KAFKA,
+            may_share=True,
+        )
 
     def topic(self, schema: str | None, table: str | None) -> str:
         return _topic(self.text, schema, table)

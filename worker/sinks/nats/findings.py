@@ -22,6 +22,9 @@ from pgsluice.worker.sinks.nats.target_stream import ATOMIC_SERVER_VERSION
 def find(worker: WorkerSettings, settings: NatsSinkSettings, incoming: Incoming) -> list[Finding]:
     found = Findings(Subject.SINK)
     try:
+        if not settings.group:
+            pattern = SubjectPattern.parse(settings.subject, settings.stream)
+            found.take(pattern.place_names.findings(incoming.tables or ()))
         asyncio.run(_look(worker, settings, found))
     except PgsluiceError as error:
         found.take([Finding.of(error, "nats-stream", Subject.SINK)])

@@ -53,6 +53,9 @@ class GroupSink(NatsSink):
         self._derived: DerivedGroup | None = None
         self._end = DerivedEnd()
 
+    def place_names(self) -> None:
+        """A group knows its tables by more than their names."""
+
     def writer(self) -> PartitionWriter:
         self._make_sure()
         place, end = self._place, self._end

@@ -35,6 +35,7 @@ from pgsluice.worker.sinks.nats.target_stream import StreamMoved, TargetLimits, 
 from pgsluice.worker.sinks.nats.unit_cutter import UnitCutter
 from pgsluice.worker.sinks.nats.whole_transactions import decode_blocks
 from pgsluice.worker.sinks.nats.writer import MessageWriter
+from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter, Receipt
 
 HEADER_BYTES = 8 * 1024  # room for headers within max_payload
@@ -87,6 +88,9 @@ class NatsSink:
         self._stream = self._new_stream(self._client)
         self._loop.run(self._adopt(self._stream))
         return self._place.applied
+
+    def place_names(self) -> PlaceNames | None:
+        return self._pattern.place_names
 
     def _new_stream(self, client: Client) -> TargetStream:
         pattern = self._pattern

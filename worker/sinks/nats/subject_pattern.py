@@ -9,11 +9,12 @@ of a definition that concerns no table, is ``_``. Operations are insert, update,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from urllib.parse import quote
 
 from pgsluice.shared.errors import UsageError
+from pgsluice.worker.sinks.place_names import PlaceNames
 
 DEFAULT_PATTERN = "{stream}.{schema}.{table}.{operation}"
 _FIELD = re.compile(r"\{(\w*)\}")
@@ -75,6 +76,19 @@ class SubjectPattern:
     def position_subject(self) -> str:
         """Where the position goes when there is no message to carry it."""
         return f"{POSITION_SUBJECTS}.{self.stream}"
+
+    @property
+    def place_names(self) -> PlaceNames:
+        return PlaceNames(
+            check="nats-subject",
+            kind="subject",
+            kinds="subjects",
+            named=lambda text, table: replace(self, text=text).filled(table.schema, table.name, "insert"),
+            pattern=self.text,
+            option="nats-subject",
+            others=(DEFAULT_PATTERN,),
+            may_share=True,
+        )
 
     def subject(self, schema: str | None, table: str | None, operation: str) -> bytes:
         return _filled(self, schema, table, operation)

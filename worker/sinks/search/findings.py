@@ -12,6 +12,7 @@ from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subje
 from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.search.index import IndexCatalog
+from pgsluice.worker.sinks.search.index_name import index_names
 from pgsluice.worker.sinks.search.mapping_file import MappingFile, load_mapping
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
@@ -25,6 +26,7 @@ def find(worker: WorkerSettings, settings: SearchSinkSettings, incoming: Incomin
         if not receiver.is_tls:
             fact = f"{receiver.origin} is written to without TLS: rows, and what authenticates us, can be read on the way"
             found.note("search-plain", Severity.WARNING, fact, "give a https:// URL")
+    found.take(index_names(settings).findings(incoming.tables or ()))
     overrides: MappingFile | None = None
     with found.looking("search-mapping"):
         overrides = load_mapping(settings.mapping_file)
@@ -43,15 +45,9 @@ def find(worker: WorkerSettings, settings: SearchSinkSettings, incoming: Incomin
 
 
 def _look_at_tables(found: Findings, catalog: IndexCatalog, tables: Sequence[Table]) -> None:
-    names: dict[str, str] = {}
     for table in tables:
         with found.looking("search-index"):
-            alias = catalog.alias(table)
             catalog.check_fields(table)
-            other = names.setdefault(alias, table.qualified_name)
-            if other != table.qualified_name:
-                fact = f"tables '{other}' and '{table.qualified_name}' would both have the index '{alias}'"
-                found.note("search-index", Severity.ERROR, fact, "set search-index to hold {schema} and {table}, or use a route")
         if not table.key:
             fact = f"table '{table.qualified_name}' has no key: rows are added to its index, an update or delete stops the worker"
             found.note("search-no-key", Severity.WARNING, fact, "give the source table a primary key")

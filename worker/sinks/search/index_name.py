@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import NamePattern, Table
+from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 
 WRITE = "-write"
@@ -64,13 +65,31 @@ class Generation:
 
 def index_alias(table: Table, settings: SearchSinkSettings) -> str:
     """What the table's documents are searched by. Raises TerminalError when the name cannot be one, or is not allowed."""
-    name = settings.index.replace("{schema}", table.schema).replace("{table}", table.name).lower()
+    name = _filled(settings.index, table).lower()
     if flaw := flaw_of_name(name, settings.allow_indexes):
         raise TerminalError(
             f"table '{table.qualified_name}' would have the index '{name}', which {flaw}",
             "give the table another name on the way, by a route, or set search-index",
         )
     return name
+
+
+def index_names(settings: SearchSinkSettings) -> PlaceNames:
+    return PlaceNames(
+        check="search-index",
+        kind="index",
+        kinds="indexes",
+        named=_filled,
+        pattern=settings.index,
+        option="search-index",
+        others=("{schema}-{table}", "{schema}--{table}"),
+        alike=str.lower,
+        why="names of indexes are in lower case",
+    )
+
+
+def _filled(pattern: str, table: Table) -> str:
+    return pattern.replace("{schema}", table.schema).replace("{table}", table.name)
 
 
 def flaw_of_name(name: str, allowed: Sequence[str]) -> str:

@@ -28,12 +28,14 @@ from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, Rejection, WriteAgain
 from pgsluice.worker.definitions.policy import Policies
 from pgsluice.worker.positions.bucket import BucketPositions
+from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.search.bulk_delivery import BulkDelivery, bulk_size
 from pgsluice.worker.sinks.search.definitions.altered_tables import AlteredBatch
 from pgsluice.worker.sinks.search.definitions.rebuilding import Given, IndexRebuilding
 from pgsluice.worker.sinks.search.document_fold import At
 from pgsluice.worker.sinks.search.generations import FilledGenerations, copied_tables
 from pgsluice.worker.sinks.search.index import IndexCatalog
+from pgsluice.worker.sinks.search.index_name import index_names
 from pgsluice.worker.sinks.search.mapping_file import load_mapping
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 from pgsluice.worker.sinks.search.patches import PatchDelivery, read_size
@@ -117,6 +119,9 @@ class SearchSink:
         if self._is_replay:
             self._generations.check_none_is_filled()
         return self._applied
+
+    def place_names(self) -> PlaceNames:
+        return index_names(self._search)
 
     def renumber(self, applied: Applied) -> None:
         self._positions.renumber(applied)

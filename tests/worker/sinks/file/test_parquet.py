@@ -372,3 +372,22 @@ def test_a_change_to_json_finishes_what_was_gathered(tmp_path: Path) -> None:
     apply(sink, [[message(1, insert(ORDERS, b"1", None, None))]])  # and dies without closing
     new_sink(tmp_path).open()
     assert [row["id"] for row in parquet_rows(tmp_path, "shop.orders")] == [1]
+
+
+def test_tables_that_the_file_system_has_in_one_directory_lose_no_row(tmp_path: Path) -> None:
+    """As two that differ in case alone, where it takes no notice of that."""
+    orders, upper = table("shop.orders", "id bigint"), table("shop.ORDERS", "id bigint")
+    (tmp_path / "shop.orders").mkdir()
+    (tmp_path / "shop.ORDERS").symlink_to("shop.orders")
+    written(tmp_path, message(1, insert(orders, b"1"), insert(upper, b"2")), message(2, insert(orders, b"3")))
+    assert sorted(row["id"] for row in parquet_rows(tmp_path, "shop.orders")) == [1, 2, 3]
+
+
+def test_names_that_are_too_long_for_a_directory_end_in_a_digest(tmp_path: Path) -> None:
+    """Each byte of an identifier may take three in a path, and no directory's name has more than 255."""
+    longest = [table(f"{'$' * 63}.{'$' * 62}{last}", "id bigint") for last in "ab"]
+    written(tmp_path, message(1, *(insert(each, b"1") for each in longest)))
+    names = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert len(names) == 2
+    assert all(len(name.encode()) <= 255 and name.startswith("%24%24") for name in names)
+    assert [parquet_rows(tmp_path, name)[0]["id"] for name in names] == [1, 1]

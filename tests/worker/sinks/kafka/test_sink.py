@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.preflight.finding import Severity
+from pgsluice.shared.wire.table import Table
 from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, apply_copied
 from pgsluice.testing.changes_builder import delete, insert, message, message_of, table, transaction, truncate, update
 from pgsluice.testing.tried_batches import ACCOUNTS, EVENTS, LARGE_NOTE, batch, copied_batch, position
@@ -184,26 +186,43 @@ def test_names_that_are_one_to_kafka_are_found_and_refused_with_a_pattern_that_k
     schema = group.replace("-", "_")
     one, other = table(f"{schema}_eu.orders", "id bigint"), table(f"{schema}.eu_orders", "id bigint")
 
-    def collisions(destination: KafkaDestination) -> list[str]:
-        found = find(worker_settings(group), destination.settings(), Incoming(tables=[one, other]))
-        return [each.fact for each in found if each.check == "kafka-topic-collision"]
+    def collisions(destination: KafkaDestination, *tables: Table) -> list[tuple[Severity, str, str]]:
+        found = find(worker_settings(group), destination.settings(), Incoming(tables=tables))
+        return [(each.severity, each.fact, each.remedy) for each in found if each.check == "kafka-topic-collision"]
 
     alike = KafkaDestination(real_kafka, group, topic="{schema}.{table}")
     apart = KafkaDestination(real_kafka, group, topic="{schema}-{table}")
-    [fact] = collisions(alike)
-    assert fact.startswith(f"topic {schema}_eu.orders collides with topic {schema}.eu_orders: ")
-    assert collisions(apart) == []
+    [(severity, fact, remedy)] = collisions(alike, one, other)
+    both = f"tables '{schema}_eu.orders' and '{schema}.eu_orders' would go to topics '{schema}_eu.orders' and"
+    assert (severity, fact.startswith(both)) == (Severity.ERROR, True)
+    assert remedy.startswith("write kafka-topic: {schema}-{table}, or ")
+    assert collisions(apart, one, other) == []
     sink = alike.new_sink()
     sink.open()
     apply(sink, [[message(1, insert(one, b"1"))]])
     with pytest.raises(TerminalError, match=r"collides with topic .* like \{schema\}-\{table\}"):
         apply(sink, [[message(2, insert(other, b"1"))]])
     sink.close()
-    assert len(collisions(alike)) == 1
+    [(_, fact, _)] = collisions(alike, other)
+    assert fact.startswith(f"topic {schema}.eu_orders collides with topic {schema}_eu.orders: ")
     sink = apart.new_sink()
     sink.open()
     apply(sink, [[message(2, insert(other, b"1"))], [message(3, insert(one, b"2"))]])
     sink.close()
+
+
+def test_tables_of_one_topic_are_told_of_where_the_pattern_names_tables(real_kafka: RealKafka, group: str) -> None:
+    """Their keys are alike then, so a compacted topic keeps the newest row of any."""
+    tables = [table(f"{schema}.orders", "id bigint") for schema in "abc"]
+
+    def told(pattern: str) -> list[tuple[Severity, str]]:
+        settings = KafkaDestination(real_kafka, group, topic=pattern).settings()
+        found = find(worker_settings(group), settings, Incoming(tables=tables))
+        return [(each.severity, each.fact) for each in found if each.check == "kafka-topic-collision"]
+
+    fact = f"tables 'a.orders', 'b.orders', 'c.orders' would go to one topic, '{group}-orders'"
+    assert told(f"{group}-{{table}}") == [(Severity.WARNING, fact)]
+    assert told(group) == told(f"{group}-{{schema}}") == []
 
 
 def test_a_topic_that_forgets_positions_is_refused(real_kafka: RealKafka, group: str) -> None:

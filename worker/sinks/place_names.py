@@ -1,0 +1,81 @@
+"""The names that a sink makes of tables' names, and tables that would meet under one: looked for before the first row comes.
+
+Tables meet where a pattern leaves out what tells them apart, or joins it so that it looks alike, and where the other side takes
+two names for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pgsluice.shared.preflight.finding import Finding, Severity, Subject, listed
+from pgsluice.shared.wire.table import Table
+
+TABLE_FIELD = "{table}"
+ANOTHER_NAME = "give one of them another name on the way, by a route"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceNames:
+    """How a sink calls the places that tables' rows go to, of which one is a ``kind`` and several are ``kinds``. ``named`` makes
+    a name by a pattern: ``pattern`` is what ``option`` says, ``others`` are what people may write in its place; they are empty
+    where nobody chooses.
+
+    ``alike`` makes the same text of names that the other side takes for one, and ``why`` says which these are. ``may_share``: a
+    row says in its place whose it is, so tables of one name lose nothing by it. Then people are told where their pattern names
+    tables, and seems to mean a place for each. ``check`` is the finding's."""
+
+    check: str
+    kind: str
+    kinds: str
+    named: Callable[[str, Table], str]
+    pattern: str = ""
+    option: str = ""
+    others: tuple[str, ...] = ()
+    alike: Callable[[str], str] = str
+    why: str = ""
+    may_share: bool = False
+
+    def findings(self, tables: Iterable[Table]) -> list[Finding]:
+        """What a start refuses, and one warning of all that share a place and may."""
+        distinct = list({(table.schema, table.name): table for table in tables}.values())
+        found: list[Finding] = []
+        shared: list[Sequence[Table]] = []
+        for meeting in self._meeting(self.pattern, distinct):
+            if not self._is_shared(meeting):
+                found.append(self._finding(Severity.ERROR, meeting, distinct))
+            elif TABLE_FIELD in self.pattern:
+                shared.append(meeting)
+        if shared:
+            found.append(self._finding(Severity.WARNING, shared[0], distinct, more=len(shared) - 1))
+        return found
+
+    def _is_shared(self, meeting: Sequence[Table]) -> bool:
+        return self.may_share and len(self._names(meeting)) == 1
+
+    def _meeting(self, pattern: str, tables: Iterable[Table]) -> list[list[Table]]:
+        """Those of each place that several go to."""
+        by_name: dict[str, list[Table]] = {}
+        for table in tables:
+            by_name.setdefault(self.alike(self.named(pattern, table)), []).append(table)
+        return [meeting for meeting in by_name.values() if len(meeting) > 1]
+
+    def _names(self, tables: Iterable[Table]) -> list[str]:
+        return list(dict.fromkeys(self.named(self.pattern, table) for table in tables))
+
+    def _finding(self, severity: Severity, meeting: Sequence[Table], tables: Sequence[Table], more: int = 0) -> Finding:
+        names = self._names(meeting)
+        places = f"one {self.kind}, '{names[0]}'"
+        if len(names) > 1:
+            places = f"{self.kinds} {_quoted(names)}, which are one: {self.why}"
+        others = f"; so it is with {more} more {self.kinds}" if more else ""
+        fact = f"tables {_quoted([table.qualified_name for table in meeting])} would go to {places}{others}"
+        apart = next((other for other in self.others if not self._meeting(other, tables)), "")
+        remedy = f"write {self.option}: {apart}, or {ANOTHER_NAME}" if apart else ANOTHER_NAME
+        return Finding(self.check, severity, Subject.SINK, fact, remedy)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    return f"{quoted[0]} and {quoted[1]}" if len(quoted) == 2 else listed(quoted)
