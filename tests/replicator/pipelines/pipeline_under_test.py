@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,7 +24,7 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.snapshot_message import split_snapshot_body
 from pgsluice.worker.batches.broker_connection import OwnConnection
 from pgsluice.worker.batches.snapshot_reader import CopiedBody, SnapshotReader
-from tests.servers import Database, NatsServer, PgsluiceProcess
+from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -130,3 +132,15 @@ class PipelineUnderTest:
             with cursor.copy(f"COPY ({self.pipeline.query}) TO STDOUT".encode()) as copy:
                 lines = b"".join(map(bytes, copy)).split(b"\n")[:-1]
         return {line.split(b"\t")[0]: line for line in lines}
+
+
+@contextmanager
+def new_pipeline(server: PostgresServer, nats: NatsServer) -> Iterator[PipelineUnderTest]:
+    """With a database and a group of its own."""
+    name = uuid.uuid4().hex[:12]
+    source = server.create_database(f"source_{name}")
+    source.execute(TABLE)
+    try:
+        yield PipelineUnderTest(f"test-{name}", source, nats)
+    finally:
+        source.drop()

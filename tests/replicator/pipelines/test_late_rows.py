@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from pgsluice.replicator.pipelines import late_rows
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.errors import UsageError
-from tests.replicator.pipelines.pipeline_under_test import TABLE, PipelineUnderTest
+from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest, new_pipeline
 from tests.servers import NatsServer, PostgresServer
 from tests.waiting import wait_until
 
@@ -47,17 +46,6 @@ def prepared(server: PostgresServer, nats_server: NatsServer) -> Iterator[Pipeli
     """On a server that takes prepared transactions."""
     with new_pipeline(server, nats_server) as pipeline:
         yield pipeline
-
-
-@contextmanager
-def new_pipeline(server: PostgresServer, nats: NatsServer) -> Iterator[PipelineUnderTest]:
-    name = uuid.uuid4().hex[:12]
-    source = server.create_database(f"source_{name}")
-    source.execute(TABLE)
-    try:
-        yield PipelineUnderTest(f"test-{name}", source, nats)
-    finally:
-        source.drop()
 
 
 class Writers:
