@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,8 @@ except ModuleNotFoundError as missing:
     ) from None
 
 log = telemetry.logger(__name__)
+_UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
+"""Drops what the library says at level 0, a fatal error: without a logger that goes to standard error, too."""
 
 ANSWER_DEADLINE_S = 30.0
 
@@ -151,6 +154,7 @@ def client_settings(kafka: KafkaSettings, complaints: Complaints) -> dict[str, A
         "client.id": "pgsluice",
         "error_cb": complaints.note,
         "log_level": 0,  # it would write to standard error by itself; what matters comes to error_cb
+        "logger": _UNHEARD,
         "socket.keepalive.enable": True,
         "reconnect.backoff.max.ms": 2000,
     }

@@ -17,7 +17,7 @@ from tests.worker.sinks.kafka.committed_history import CommittedHistory, transac
 pytestmark = pytest.mark.kafka
 
 
-def test_a_zombie_is_refused_inside_its_transaction(real_kafka: RealKafka, group: str) -> None:
+def test_a_zombie_is_refused_inside_its_transaction(real_kafka: RealKafka, group: str, capfd: pytest.CaptureFixture[str]) -> None:
     destination = KafkaDestination(real_kafka, group)
     zombie, successor = destination.new_sink(), destination.new_sink()
     zombie.open()
@@ -38,6 +38,7 @@ def test_a_zombie_is_refused_inside_its_transaction(real_kafka: RealKafka, group
     assert apply(successor, transactions([3])) == position(3)
     successor.close()
     assert CommittedHistory.read(destination) == CommittedHistory.whole(3)
+    assert capfd.readouterr().err == "", "the library tells on standard error what the error says"
 
 
 def test_a_transaction_that_the_brokers_ended_is_begun_again_by_the_same_process(group: str, real_kafka: RealKafka) -> None:
