@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -15,11 +16,13 @@ from nats.aio.client import Client
 from pgsluice.console.subscriptions.challenge import challenge
 from pgsluice.shared.broker.bucket import Entry, StateBucket
 from pgsluice.shared.broker.change_retention import newest_before
+from pgsluice.shared.broker.published_tables import load_tables
 from pgsluice.shared.broker.streams import ChangeStream
 from pgsluice.shared.broker.worker_records import WorkerReport, worker_key
 from pgsluice.shared.config.kinds import parse_url
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.http.receiver import Receiver
+from pgsluice.shared.preflight.finding import listed
 from pgsluice.shared.subscriptions.subscription_records import (
     CHANGED_KEY,
     ChangedRecord,
@@ -33,11 +36,13 @@ from pgsluice.shared.subscriptions.subscription_records import (
 )
 from pgsluice.shared.subscriptions.subscription_settings import EVENTS, OPTIONS, SubscribingSettings
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.subscriptions.subscription_rules import read_rules
 from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
 
 WORKER = "subscriptions"
 """What the worker is called that serves them, unless another is named."""
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,8 @@ class SubscriptionWish:
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
     """One subscription as it may be shown. ``state`` is "live", "behind", "failing" or "paused", or "new" when no worker knows
-    of it yet; ``behind_messages`` is None where that is not known. ``missed`` is the last message that was gone before it was
+    of it yet; ``behind_messages`` is None where that is not known. ``reason`` is why it fails, or why nothing will come.
+    ``missed`` is the last message that was gone before it was
     delivered, 0 when none was. ``rules`` is YAML, "" for none."""
 
     id: str
@@ -177,11 +183,12 @@ async def views(bucket: StateBucket) -> list[SubscriptionView]:
     workers = {entry.value.worker for entry in found.values()}
     known = {worker: await load_receivers(bucket, worker) for worker in workers}
     reports = {worker: await bucket.read(worker_key(worker), WorkerReport) for worker in workers}
+    tables = await load_tables(bucket)
     seen = []
     for identifier, entry in found.items():
         report = reports[entry.value.worker]
         applied = None if report is None else report.value.sequence
-        seen.append(_view(identifier, entry, known[entry.value.worker], applied))
+        seen.append(_view(identifier, entry, known[entry.value.worker], applied, tables))
     return sorted(seen, key=lambda view: (view.created_at, view.id))
 
 
@@ -190,6 +197,7 @@ def _view(
     entry: Entry[SubscriptionRecord],
     known: Standings,
     applied: int | None,
+    tables: Sequence[Table] | None,
 ) -> SubscriptionView:
     record, (live, states) = entry.value, known
     state = states.get(identifier)
@@ -212,10 +220,19 @@ def _view(
         behind,
         state.failing_since,
         state.failures,
-        state.reason,
+        state.reason or _absent(record, tables),
         state.missed,
         record.rules,
     )
+
+
+def _absent(record: SubscriptionRecord, tables: Sequence[Table] | None) -> str:
+    """Why nothing comes, where the replicator has named no such table; "" else."""
+    if not tables or any(record.schema in ("", each.schema) and record.table in ("", each.name) for each in tables):
+        return ""
+    wanted = f"{record.schema or '*'}.{record.table or '*'}"
+    there = listed(sorted(each.qualified_name for each in tables), MOST_NAMED)
+    return f"the group has no table {wanted}: nothing comes unless one is added, or a route gives one that name; it has {there}"
 
 
 def _asked(wish: SubscriptionWish, owner: str) -> SubscriptionRecord:

@@ -14,8 +14,12 @@ import pytest
 from pgsluice.console.subscriptions.challenge import CHALLENGE
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
+from pgsluice.shared.broker.published_tables import store_tables
+from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.subscriptions.subscription_records import SubscriptionRecord, subscription_key
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.table import Table
+from pgsluice.testing.changes_builder import table
 from pgsluice.worker.sinks.subscriptions.subscription_secret import (
     master_keys,
     subscription_secrets,
@@ -95,6 +99,51 @@ def test_a_receiver_that_sends_the_challenge_back_is_subscribed(
     signer = subscription_signer(master_keys(SECRET), group, identifier)
     key, timestamp = challenged.headers["webhook-id"], int(challenged.headers["webhook-timestamp"])
     assert signer.headers(key, timestamp, challenged.body)["webhook-signature"] == challenged.headers["webhook-signature"]
+
+
+def publish_tables(nats: NatsSettings, group: str, *tables: Table) -> None:
+    """What a group's replicator says of its tables."""
+
+    async def publish() -> None:
+        async with connected(nats, "test") as client:
+            await store_tables(StateBucket(client, GroupNames(group)), tables, "UTF8")
+
+    asyncio.run(publish())
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({"table": "orders"}, ""),
+        ({"schema": "shop", "table": "orders"}, ""),
+        ({"schema": "shop"}, ""),
+        ({"table": "order"}, "*.order"),
+        ({"table": "shop.orders"}, "*.shop.orders"),
+        ({"schema": "public", "table": "orders"}, "public.orders"),
+        ({"schema": "public"}, "public.*"),
+    ],
+)
+def test_who_subscribes_to_a_table_that_is_not_there_is_told_so(
+    server: Served,
+    receiver: HttpServer,
+    webhooks: str,
+    nats_server: NatsServer,
+    group: str,
+    asked: dict[str, str],
+    wanted: str,
+) -> None:
+    """It may come later, so that is no error."""
+    with server.client() as client:
+        body = {"url": f"http://127.0.0.1:{receiver.port}/", **asked}
+        assert client.post(f"{webhooks}/subscribe", json=body).json()["reason"] == "", "nobody knows of any table yet"
+        publish_tables(nats_server.settings(), group, table("shop.orders", "id bigint"))
+        told = client.post(f"{webhooks}/subscribe", json=body).json()["reason"]
+        assert client.get(webhooks).json()["subscriptions"][0]["reason"] == told
+    if wanted:
+        assert told.startswith(f"the group has no table {wanted}: nothing comes unless ")
+        assert told.endswith("; it has shop.orders")
+    else:
+        assert told == ""
 
 
 def test_who_subscribes_twice_at_the_same_time_is_subscribed_once(server: Served, receiver: HttpServer, webhooks: str) -> None:
