@@ -6,8 +6,8 @@ two names for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pgsluice.shared.preflight.finding import Finding, Severity, Subject, listed
 from pgsluice.shared.wire.table import Table
@@ -24,7 +24,8 @@ class PlaceNames:
 
     ``alike`` makes the same text of names that the other side takes for one, and ``why`` says which these are. ``may_share``: a
     row says in its place whose it is, so tables of one name lose nothing by it. Then people are told where their pattern names
-    tables, and seems to mean a place for each. ``check`` is the finding's."""
+    tables, and seems to mean a place for each. ``taken`` are names of the sink's own, by the option that says them. ``check`` is
+    the finding's."""
 
     check: str
     kind: str
@@ -36,11 +37,12 @@ class PlaceNames:
     alike: Callable[[str], str] = str
     why: str = ""
     may_share: bool = False
+    taken: Mapping[str, str] = field(default_factory=dict)
 
     def findings(self, tables: Iterable[Table]) -> list[Finding]:
         """What a start refuses, and one warning of all that share a place and may."""
         distinct = list({(table.schema, table.name): table for table in tables}.values())
-        found: list[Finding] = []
+        found = self._taken(distinct)
         shared: list[Sequence[Table]] = []
         for meeting in self._meeting(self.pattern, distinct):
             if not self._is_shared(meeting):
@@ -49,6 +51,17 @@ class PlaceNames:
                 shared.append(meeting)
         if shared:
             found.append(self._finding(Severity.WARNING, shared[0], distinct, more=len(shared) - 1))
+        return found
+
+    def _taken(self, tables: Iterable[Table]) -> list[Finding]:
+        options = {self.alike(name): option for option, name in self.taken.items() if name}
+        found = []
+        for table in tables:
+            name = self.named(self.pattern, table)
+            if option := options.get(self.alike(name)):
+                fact = f"table '{table.qualified_name}' would go to {self.kind} '{name}', which is that of {option}"
+                remedy = f"write another {option}, or give the table another name on the way, by a route"
+                found.append(Finding(self.check, Severity.ERROR, Subject.SINK, fact, remedy))
         return found
 
     def _is_shared(self, meeting: Sequence[Table]) -> bool:

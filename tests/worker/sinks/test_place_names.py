@@ -37,7 +37,7 @@ OF_TWO_SCHEMAS = tables("a.orders", "b.orders")
 
 
 def of_names(found: list[Finding]) -> list[tuple[Severity, str, str]]:
-    return [(each.severity, each.fact, each.remedy) for each in found if "tables '" in each.fact]
+    return [(each.severity, each.fact, each.remedy) for each in found if " would go to " in each.fact]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,15 @@ def test_tables_of_one_index_are_found_with_a_pattern_that_keeps_them_apart(
     settings = search_settings(fake_opensearch.url, group, index=index)
     found = SEARCH.look(worker_settings(group), settings, Incoming(tables=incoming))
     assert of_names(found) == [(Severity.ERROR, fact, remedy)]
+
+
+def test_a_table_whose_index_is_that_of_definitions_is_found(fake_opensearch: FakeOpenSearch, group: str) -> None:
+    settings = search_settings(fake_opensearch.url, group, schema_index=f"{group}_shop_users")
+    found = of_names(SEARCH.look(worker_settings(group), settings, Incoming(tables=tables("shop.Users", "shop.orders"))))
+    fact = f"table 'shop.Users' would go to index '{group}_shop_Users', which is that of search-schema-index"
+    assert found == [
+        (Severity.ERROR, fact, "write another search-schema-index, or give the table another name on the way, by a route")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def find(worker: WorkerSettings, settings: KafkaSinkSettings, incoming: Incoming
         fact = f"Kafka is reached without TLS: {what} can be read on the way"
         found.note("kafka-plain", Severity.WARNING, fact, "write kafka-tls: true")
     pattern = TopicPattern.parse(settings.topic)
-    found.take(pattern.place_names.findings(incoming.tables or ()))
+    found.take(pattern.place_names(settings.position_topic).findings(incoming.tables or ()))
     wanted = sorted({pattern.topic(table.schema, table.name) for table in incoming.tables or ()})
     try:
         topics = ClusterTopics(settings)

@@ -62,7 +62,7 @@ class KafkaSink:
         return self._applied
 
     def place_names(self) -> PlaceNames:
-        return self._topics.place_names
+        return self._topics.place_names(self._kafka.position_topic)
 
     def renumber(self, applied: Applied) -> None:
         if isinstance(self._outlet, PlainDelivery):

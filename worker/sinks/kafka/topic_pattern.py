@@ -63,8 +63,7 @@ class TopicPattern:
         check_topic(pattern.topic("x", "x"), "kafka-topic")
         return pattern
 
-    @property
-    def place_names(self) -> PlaceNames:
+    def place_names(self, position_topic: str) -> PlaceNames:
         return PlaceNames(
             check="kafka-topic-collision",
             kind="topic",
@@ -76,6 +75,7 @@ class TopicPattern:
             alike=alike,
             why=ONE_TO_KAFKA,
             may_share=True,
+            taken={"kafka-position-topic": position_topic},
         )
 
     def topic(self, schema: str | None, table: str | None) -> str:

@@ -85,6 +85,7 @@ def index_names(settings: SearchSinkSettings) -> PlaceNames:
         others=("{schema}-{table}", "{schema}--{table}"),
         alike=str.lower,
         why="names of indexes are in lower case",
+        taken={"search-schema-index": settings.schema_index},
     )
 
 

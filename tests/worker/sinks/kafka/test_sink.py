@@ -225,6 +225,13 @@ def test_tables_of_one_topic_are_told_of_where_the_pattern_names_tables(real_kaf
     assert told(group) == told(f"{group}-{{schema}}") == []
 
 
+def test_a_table_whose_topic_is_that_of_positions_is_found(real_kafka: RealKafka, group: str) -> None:
+    settings = KafkaDestination(real_kafka, group, topic="{schema}.{table}", position_topic="a.orders").settings()
+    found = find(worker_settings(group), settings, Incoming(tables=[table("a.orders", "id bigint")]))
+    fact = "table 'a.orders' would go to topic 'a.orders', which is that of kafka-position-topic"
+    assert (Severity.ERROR, fact) in [(each.severity, each.fact) for each in found]
+
+
 def test_a_topic_that_forgets_positions_is_refused(real_kafka: RealKafka, group: str) -> None:
     destination = applied(real_kafka, group, batch([1]))
     other = KafkaDestination(real_kafka, group, position_topic=f"{group}.public.events").new_sink()
