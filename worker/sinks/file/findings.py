@@ -14,7 +14,7 @@ from pgsluice.worker.sinks.file.formats import place_names
 from pgsluice.worker.sinks.file.options import FileSinkSettings
 from pgsluice.worker.sinks.incoming import Incoming
 
-_WRITABLE = os.R_OK | os.W_OK | os.X_OK
+_NEEDED = {"enter": os.X_OK, "read": os.R_OK, "write": os.W_OK}
 
 
 def find(worker: WorkerSettings, settings: FileSinkSettings, incoming: Incoming) -> list[Finding]:
@@ -28,9 +28,11 @@ def _found(directory: Path, settings: FileSinkSettings, tables: Sequence[Table])
     if not there.is_dir():
         yield Finding(check, severity, subject, f"{there} is no directory", "give another file-output-dir", is_usage=True)
         return
-    if not os.access(there, _WRITABLE):
-        remedy = f"let this user write there (chown, chmod), or give another file-output-dir: it is user {os.geteuid()}"
-        yield Finding(check, severity, subject, f"{there} cannot be written", remedy)
+    if lacking := [right for right, mode in _NEEDED.items() if not os.access(there, mode)]:
+        first = lacking[:1] if "enter" in lacking and there != directory else lacking  # of what is below nothing is known
+        fact = f"user {os.geteuid()} may not {' nor '.join(first)} {there}"
+        remedy = "let this user do so (chown, chmod), or give another file-output-dir"
+        yield Finding(check, severity, subject, fact, remedy)
         return
     if (names := place_names(settings, there)) is not None:
         yield from names.findings(tables)
