@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import click
 
-from pgsluice.console.flags import load_settings, takes
+from pgsluice.console.flags import load_values, takes
+from pgsluice.shared import config
+from pgsluice.shared.config.declaration import options_of
 from pgsluice.shared.config.settings import BrokerSetupSettings
+from pgsluice.worker.sinks.nats.options import NatsSinkSettings
+
+_TARGET = ("nats-stream", "nats-group", "nats-subject", "nats-stream-replicas", "nats-stream-max-bytes", "nats-stream-max-age")
+_SHOWN = {*(option.name for option in options_of(BrokerSetupSettings)), *_TARGET}
 
 _pipeline = click.option(
     "--pipeline", "pipeline", is_flag=True, help="For the group of a SQL pipeline: no change stream, and its document"
@@ -19,32 +25,38 @@ def nats() -> None:
 
 
 @nats.command()
-@takes(BrokerSetupSettings)
+@takes(BrokerSetupSettings, NatsSinkSettings, shown=_SHOWN)
 @_pipeline
 @_server
 @click.pass_context
 def permissions(context: click.Context, pipeline: bool, server: bool) -> None:
     """Print the permissions of a group's NATS user, as a NATS server's configuration takes them. Connects to no server.
 
-    With --nats-create-streams=false the user may not create, change or remove a stream.
+    With nats-stream or nats-group they include those of 'pgsluice worker nats'. With --nats-create-streams=false the user may not
+    create, change or remove a stream.
     """
-    settings = load_settings(context, BrokerSetupSettings)
+    settings, target = _settings(context)
     from pgsluice.console.broker.broker_setup import print_permissions
 
-    print_permissions(settings, is_pipeline=pipeline, is_server=server)
+    print_permissions(settings, target, is_pipeline=pipeline, is_server=server)
 
 
 @nats.command()
-@takes(BrokerSetupSettings)
+@takes(BrokerSetupSettings, NatsSinkSettings, shown=_SHOWN)
 @_pipeline
 @_server
 @click.pass_context
 def create(context: click.Context, pipeline: bool, server: bool) -> None:
     """Create a group's streams and bucket, or change them to match the configuration. Run it as a NATS user that may.
 
-    Then run the group's processes with nats-create-streams: false.
+    With nats-stream it creates that stream too. Then run the group's processes with nats-create-streams: false.
     """
-    settings = load_settings(context, BrokerSetupSettings)
+    settings, target = _settings(context)
     from pgsluice.console.broker.broker_setup import create_streams
 
-    create_streams(settings, is_pipeline=pipeline, is_server=server)
+    create_streams(settings, target, is_pipeline=pipeline, is_server=server)
+
+
+def _settings(context: click.Context) -> tuple[BrokerSetupSettings, NatsSinkSettings]:
+    values = load_values(context, BrokerSetupSettings, NatsSinkSettings)
+    return config.make(BrokerSetupSettings, values), config.make(NatsSinkSettings, values)

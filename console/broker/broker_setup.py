@@ -26,12 +26,18 @@ from pgsluice.shared.wire.nats_permissions import (
     own_inbox,
     stream_permissions,
 )
+from pgsluice.worker.sinks.nats import prepared_target
+from pgsluice.worker.sinks.nats.options import NatsSinkSettings
 
 log = telemetry.logger(__name__)
 
 
-def print_permissions(settings: BrokerSetupSettings, *, is_pipeline: bool, is_server: bool) -> None:
+def print_permissions(
+    settings: BrokerSetupSettings, target: NatsSinkSettings, *, is_pipeline: bool, is_server: bool
+) -> None:
+    """Of the user of all processes of the group, a worker that writes ``target`` among them."""
     needed = needed_permissions(settings, is_pipeline=is_pipeline, is_server=is_server)
+    needed += prepared_target.needed_permissions(target, makes=settings.nats.creates_streams)
     sys.stdout.writelines(f"{line}\n" for line in (*_warnings(settings), *needed.lines()))
 
 
@@ -56,12 +62,12 @@ def _warnings(settings: BrokerSetupSettings) -> Iterator[str]:
         yield "# a user that may CREATE or UPDATE a stream controls the whole account: set nats-create-streams: false"
 
 
-def create_streams(settings: BrokerSetupSettings, *, is_pipeline: bool, is_server: bool) -> None:
+def create_streams(settings: BrokerSetupSettings, target: NatsSinkSettings, *, is_pipeline: bool, is_server: bool) -> None:
     """Raises as ``connect``, and TerminalError for what JetStream refuses."""
-    asyncio.run(_create(settings, is_pipeline=is_pipeline, is_server=is_server))
+    asyncio.run(_create(settings, target, is_pipeline=is_pipeline, is_server=is_server))
 
 
-async def _create(settings: BrokerSetupSettings, *, is_pipeline: bool, is_server: bool) -> None:
+async def _create(settings: BrokerSetupSettings, target: NatsSinkSettings, *, is_pipeline: bool, is_server: bool) -> None:
     names = GroupNames(settings.group)
     async with connected(replace(settings.nats, creates_streams=True), f"pgsluice nats create {names.group}") as client:
         snapshot, dead, bucket = SnapshotStream(client, names), DeadLetterStream(client, names), StateBucket(client, names)
@@ -70,6 +76,9 @@ async def _create(settings: BrokerSetupSettings, *, is_pipeline: bool, is_server
         await dead.ensure_like(snapshot.name)
         await bucket.ensure(settings.stream)
         log.info("the group's streams and bucket are there", group=names.group)
+        if target.stream:
+            await prepared_target.make_stream(client, target)
+            log.info("the stream of worker nats is there", stream=target.stream)
         if is_server:
             await ControlBucket(client).make(settings.stream.replicas)
             await AuditStream(client, settings.stream.replicas).make()

@@ -7,8 +7,7 @@ requests that nobody answers, because they name no inbox: a server that does not
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +18,7 @@ from nats.aio.client import Client
 from nats.js.api import RetentionPolicy, StorageType
 
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, connect, disconnect
-from pgsluice.shared.broker.stream_error import absent_error
+from pgsluice.shared.broker.stream_error import absent_error, denied_by
 from pgsluice.shared.broker.streams import (
     LEAST_BYTES,
     STREAM_MANAGEMENT,
@@ -35,12 +34,17 @@ from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.preflight.clock import clock_findings
 from pgsluice.shared.preflight.finding import Finding, Findings, Severity, Subject
 from pgsluice.shared.wire.names import GroupNames
-from pgsluice.shared.wire.nats_permissions import client_permissions, group_permissions, own_inbox
+from pgsluice.shared.wire.nats_permissions import (
+    NO_PERMISSIONS,
+    NatsPermissions,
+    client_permissions,
+    group_permissions,
+    own_inbox,
+)
 
 PATIENCE_S = 3.0
 USUAL_PAYLOAD_BYTES = 1024 * 1024
 _JETSTREAM_INFO = "$JS.API.INFO"
-_VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"?([^\" ]+)", re.IGNORECASE)
 _LATER = ("replicas", "max_bytes", "compression")
 
 
@@ -62,9 +66,9 @@ async def examined_broker(
     try:
         examined.client = await connect(settings, f"pgsluice check {names.group}", PATIENCE_S, complaints.append)
     except PgsluiceError as error:
-        denied = _denied(complaints)
+        denied = denied_of(complaints)
         if denied and isinstance(error, TransientError):
-            examined.findings.take([_permission_finding(denied, settings, names)])
+            examined.findings.take([permission_finding(denied, settings, names, Subject.NATS, NO_PERMISSIONS)])
         else:
             examined.findings.take([Finding.of(error, "nats-connection", Subject.NATS)])
     try:
@@ -76,20 +80,22 @@ async def examined_broker(
             await disconnect(examined.client)
 
 
-def _denied(complaints: list[Exception]) -> list[str]:
-    """What the server did not permit, like "publish pgsluice.orders.changes"."""
-    found = [_VIOLATION.search(str(complaint)) for complaint in complaints]
-    return sorted({f"{match[1].replace('subscription', 'subscribe')} {match[2]}".lower() for match in found if match})
+def denied_of(complaints: Iterable[Exception]) -> list[str]:
+    """Returns what the server did not permit, like "publish pgsluice.orders.changes"."""
+    return sorted({denied for complaint in complaints if (denied := denied_by(complaint))})
 
 
-def _permission_finding(denied: list[str], settings: NatsSettings, names: GroupNames) -> Finding:
+def permission_finding(
+    denied: Sequence[str], settings: NatsSettings, names: GroupNames, subject: Subject, needed: NatsPermissions
+) -> Finding:
+    """Returns what is said of the group's user, who needs ``needed`` beside what every process of the group does."""
     own = own_inbox(settings.inbox_prefix, names)
-    needed = client_permissions(own) + group_permissions(names, makes=settings.creates_streams)
+    needed = client_permissions(own) + group_permissions(names, makes=settings.creates_streams) + needed
     first = "" if own == settings.inbox_prefix else f"set nats-inbox-prefix: {own}, and "
     return Finding(
         "nats-permissions",
         Severity.ERROR,
-        Subject.NATS,
+        subject,
         f"the NATS user may not: {', '.join(denied)}",
         f"{first}give it in the server's configuration {needed.block()} ('pgsluice nats permissions' prints them, one a line)",
     )
@@ -115,8 +121,9 @@ class _Examination:
     async def run(self, *, copies: bool) -> None:
         try:
             await self._permissions()
-            if _denied(self._complaints):
-                self._found.take([_permission_finding(_denied(self._complaints), self._settings, self._names)])
+            if denied := denied_of(self._complaints):
+                needed = permission_finding(denied, self._settings, self._names, Subject.NATS, NO_PERMISSIONS)
+                self._found.take([needed])
                 return
             missing = [stream for stream in self._streams(copies=copies) if not await self._look_at(stream)]
             await self._room(len(missing))

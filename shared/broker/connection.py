@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 import textwrap
 import time
@@ -23,7 +24,7 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.stream_error import is_passing
+from pgsluice.shared.broker.stream_error import denied_by, is_passing
 from pgsluice.shared.config.settings import NatsSettings
 from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
 
@@ -70,6 +71,8 @@ CANCEL_INTERVAL_S = 0.1
 RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a second
 PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
 REQUEST_TIMEOUT_S = 5.0
+DENIAL_COUNTS_S = 2 * REQUEST_TIMEOUT_S
+"""So long after it a server's refusal is the reason for a request without an answer."""
 
 log = telemetry.logger(__name__)
 
@@ -125,6 +128,9 @@ class _Client(Client):
         self._needs_tls, self._is_tls_first = settings.needs_tls, settings.tls_first
         self._transport = _Transport(needs_tls=settings.needs_tls)
         self._is_given_up = False
+        self.denied = ""
+        """What the server did not permit last, as ``denied_by`` has it."""
+        self.denied_at = -math.inf
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         """Passes over what comes before TLS: anybody on the network path may have written it. Servers that are named there are
@@ -164,7 +170,8 @@ class _Client(Client):
 class _Complaints:
     """The errors of one connection. Once it has been made, no caller waits for it: then the log says why a server refuses us."""
 
-    def __init__(self, settings: NatsSettings, told: Callable[[Exception], None]) -> None:
+    def __init__(self, client: _Client, settings: NatsSettings, told: Callable[[Exception], None]) -> None:
+        self._client = client
         self._settings = settings
         self._told = told
         self._logged_at = -WAIT_LOG_INTERVAL_S
@@ -176,6 +183,8 @@ class _Complaints:
         self.newest.append(error)
         del self.newest[:-MOST_FAILURES]
         self._told(error)
+        if denied := denied_by(error):
+            self._client.denied, self._client.denied_at = denied, time.monotonic()
         if not _is_refusal(error):
             return
         self.refused.set()
@@ -197,7 +206,8 @@ async def connect(
     credentials, is older than 2.11, has JetStream off or takes only tiny messages, UsageError when TLS files or credentials
     cannot be read, or when it is another kind of server.
     """
-    client, complaints = _Client(settings), _Complaints(settings, told)
+    client = _Client(settings)
+    complaints = _Complaints(client, settings, told)
     options = _connect_options(settings, name) | {"error_cb": complaints.take}
     connecting = asyncio.ensure_future(client.connect(**options))
     waiting = asyncio.ensure_future(complaints.refused.wait())
@@ -273,6 +283,14 @@ async def _check_greeting(settings: NatsSettings, failures: Sequence[Exception])
 def creates_streams(client: Client) -> bool:
     """Returns whether nats-create-streams lets the holder of the connection create and change streams."""
     return not isinstance(client, _Client) or client.creates_streams
+
+
+def denied_lately(client: Client) -> str:
+    """Returns what the server did not permit since the request that is without an answer now, as ``denied_by`` has it; "" for
+    nothing."""
+    if not isinstance(client, _Client) or time.monotonic() - client.denied_at > DENIAL_COUNTS_S:
+        return ""
+    return client.denied
 
 
 async def send_framed(client: Client, frames: bytes) -> None:

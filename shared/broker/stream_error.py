@@ -6,6 +6,7 @@ Neither is anybody's mistake, whatever name the client has for it. This is the o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,16 @@ _MISTAKES = (
     nats.js.errors.InvalidKeyError,
     nats.js.errors.InvalidBucketNameError,
 )
+
+
+_VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"?([^\" ]+)", re.IGNORECASE)
+
+
+def denied_by(error: Exception) -> str:
+    """Returns what the server did not permit, in lower case as nats-py tells it, like ``publish pgsluice.orders.changes``; "" where
+    ``error`` says something else."""
+    found = _VIOLATION.search(str(error))
+    return "" if found is None else f"{found[1].replace('subscription', 'subscribe')} {found[2]}".lower()
 
 
 def is_passing(error: Exception) -> bool:

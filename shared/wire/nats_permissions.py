@@ -6,7 +6,7 @@ subject to any other (``republish``), and JetStream's answers go wherever a requ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pgsluice.shared.wire.names import GroupNames
@@ -41,6 +41,9 @@ class NatsPermissions:
             yield from (f'    "{subject}"' for subject in subjects)
             yield "  ]"
         yield "}"
+
+
+NO_PERMISSIONS = NatsPermissions((), ())
 
 
 def own_inbox(inbox_prefix: str, names: GroupNames) -> str:
@@ -80,6 +83,12 @@ def stream_permissions(stream: str, subject: str, *, makes: bool) -> NatsPermiss
     """Returns what a user needs who reads one stream and appends to it."""
     operations = (*_READ, *(_MAKE[:2] if makes else ()))
     return NatsPermissions((*(f"{_API}{operation}.{stream}" for operation in operations), subject), ())
+
+
+def target_permissions(stream: str, subjects: Sequence[str], *, makes: bool) -> NatsPermissions:
+    """Returns what a worker needs that publishes to a stream of its own on ``subjects``."""
+    operations = (*_READ, *(_MAKE[:2] if makes else ()), "DIRECT.GET")
+    return NatsPermissions((*(f"{_API}{operation}.{stream}" for operation in operations), *subjects), ())
 
 
 def listing_permissions() -> NatsPermissions:

@@ -20,7 +20,6 @@ from nats.aio.client import Client
 from pgsluice.shared.broker.connection import connect, disconnect
 from pgsluice.shared.broker.streams import StoredMessage, StreamState
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import Cause, PgsluiceError, SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.wire.names import GroupNames, replayed_worker
 from pgsluice.worker.dead_letters.rejection import WriteAgain
@@ -29,9 +28,10 @@ from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
 from pgsluice.worker.sinks.nats.atomic_unit import Unit
 from pgsluice.worker.sinks.nats.options import NatsSinkSettings
 from pgsluice.worker.sinks.nats.outgoing import split_start
+from pgsluice.worker.sinks.nats.prepared_target import limits_of
 from pgsluice.worker.sinks.nats.published_state import NOWHERE, PublishedPlace, PublishedState
 from pgsluice.worker.sinks.nats.subject_pattern import DEFAULT_PATTERN, SubjectPattern
-from pgsluice.worker.sinks.nats.target_stream import StreamMoved, TargetLimits, TargetStream, Uncommitted
+from pgsluice.worker.sinks.nats.target_stream import TTL_HEADER, StreamMoved, TargetStream, Uncommitted
 from pgsluice.worker.sinks.nats.unit_cutter import UnitCutter
 from pgsluice.worker.sinks.nats.whole_transactions import decode_blocks
 from pgsluice.worker.sinks.nats.writer import MessageWriter
@@ -42,7 +42,6 @@ HEADER_BYTES = 8 * 1024  # room for headers within max_payload
 SETTLE_TIMEOUT_S = 3.0
 CLOSE_TIMEOUT_S = SETTLE_TIMEOUT_S + 5.0
 BEHIND_PATIENCE_S = 5.0
-TTL_HEADER = "Nats-TTL"
 
 
 class NatsSink:
@@ -67,8 +66,7 @@ class NatsSink:
         own = SubjectPattern(DEFAULT_PATTERN, GroupNames(nats.group).changes_stream) if nats.group else None
         self._pattern = own or SubjectPattern.parse(nats.subject, nats.stream)
         self._cuts = nats.large_messages == "chunks"
-        stream = StreamSettings(nats.replicas, nats.placement_tags, nats.max_bytes, "none", 0.0)
-        self._limits = TargetLimits(stream, nats.max_age_s)
+        self._limits = limits_of(nats)
         self._state = PublishedState(self._worker, uuid.uuid4().hex)
         self._known = NOWHERE
         """Our place when the stream was last known to hold it."""
@@ -256,10 +254,7 @@ class NatsSink:
 
     async def _check_owner(self, stream: TargetStream) -> None:
         """Raises TerminalError when somebody else made the stream."""
-        if not await stream.is_ours():
-            raise TerminalError(
-                f"stream {stream.name} exists, and pgsluice did not make it", "give another nats-stream: the worker makes it"
-            )
+        await stream.check_ours()
 
     async def _begun(self, stream: TargetStream) -> StreamState:
         return await stream.begin()

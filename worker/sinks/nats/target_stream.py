@@ -42,6 +42,7 @@ from pgsluice.worker.sinks.nats.published_state import STATE_HEADER
 ATOMIC_SERVER_VERSION = (2, 12)
 ACK_TIMEOUT_S = 8.0  # below the 10 s after which nats-server gives up a batch that is not committed
 DUPLICATE_WINDOW_S = 1.0
+TTL_HEADER = "Nats-TTL"
 DUPLICATE_IN_BATCH = 10201  # nats-server, server/errors.json
 _NO_ROOM_REMEDY = "make room: raise nats-stream-max-bytes, or give nats-stream-max-age; nothing is lost meanwhile"
 
@@ -99,10 +100,13 @@ class TargetStream(Stream):
             "duplicate_window": DUPLICATE_WINDOW_S,
         }
 
-    async def is_ours(self) -> bool:
-        """Whether pgsluice made the stream, or there is none."""
+    async def check_ours(self) -> None:
+        """Raises TerminalError when somebody else made the stream."""
         found = await self._found()
-        return found is None or CREATED_METADATA in (found.metadata or {})
+        if found is not None and CREATED_METADATA not in (found.metadata or {}):
+            raise TerminalError(
+                f"stream {self.name} exists, and pgsluice did not make it", "give another nats-stream: the worker makes it"
+            )
 
     async def begin(self, *, is_atomic: bool = True) -> StreamState:
         """Makes the stream, or brings its limits to the settings; messages expire as they did until ``let_expire``. Raises
