@@ -32,9 +32,7 @@ from pgsluice.worker.sinks.nats.options import NatsSinkSettings
 log = telemetry.logger(__name__)
 
 
-def print_permissions(
-    settings: BrokerSetupSettings, target: NatsSinkSettings, *, is_pipeline: bool, is_server: bool
-) -> None:
+def print_permissions(settings: BrokerSetupSettings, target: NatsSinkSettings, *, is_pipeline: bool, is_server: bool) -> None:
     """Of the user of all processes of the group, a worker that writes ``target`` among them."""
     needed = needed_permissions(settings, is_pipeline=is_pipeline, is_server=is_server)
     needed += prepared_target.needed_permissions(target, makes=settings.nats.creates_streams)

@@ -50,8 +50,8 @@ _VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"
 
 
 def denied_by(error: Exception) -> str:
-    """Returns what the server did not permit, in lower case as nats-py tells it, like ``publish pgsluice.orders.changes``; "" where
-    ``error`` says something else."""
+    """Returns what the server did not permit, in lower case as nats-py tells it, like ``publish pgsluice.orders.changes``; "" for
+    any other error."""
     found = _VIOLATION.search(str(error))
     return "" if found is None else f"{found[1].replace('subscription', 'subscribe')} {found[2]}".lower()
 

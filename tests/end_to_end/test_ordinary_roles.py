@@ -18,7 +18,9 @@ from tests.end_to_end.once import Outcome, apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
 from tests.waiting import wait_until
 
-PAGE, SECURE = ((Path(__file__).resolve().parents[2] / "docs" / "how-to" / name).read_text() for name in ("configure.md", "secure.md"))
+PAGE, SECURE = (
+    (Path(__file__).resolve().parents[2] / "docs" / "how-to" / name).read_text() for name in ("configure.md", "secure.md")
+)
 PASSWORDS = {"SOURCE_PASSWORD": "s'öurce", "TARGET_PASSWORD": "t%40r:get/"}
 
 TABLES = """
@@ -65,9 +67,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(
-    servers: tuple[PostgresServer, PostgresServer], nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> Shop:
+def shop(servers: tuple[PostgresServer, PostgresServer], nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Everybody has none of the rights that PostgreSQL gives PUBLIC."""
     source, target = (server.create_database(name) for server, name in zip(servers, ("shop", "warehouse"), strict=True))
     source.execute(TABLES)

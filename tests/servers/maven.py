@@ -31,9 +31,12 @@ class JarsUnavailableError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
+    """``is_alone``: what it needs is elsewhere, or not used."""
+
     organisation: str
     name: str
     revision: str
+    is_alone: bool = False
 
 
 SERVERS = {
@@ -49,6 +52,14 @@ SERVERS = {
         Artifact("org.elasticsearch.plugin", "transport-netty4-client", "7.17.29"),
         Artifact("org.elasticsearch.plugin", "mapper-extras-client", "7.17.29"),
         Artifact("org.elasticsearch.test", "framework", "7.17.29"),
+    ),
+    # its security, beside the jars of the whole; what it needs for SAML no registry has
+    "elasticsearch-9-security": (
+        Artifact("org.elasticsearch.plugin", "x-pack-core", "9.5.3", is_alone=True),
+        Artifact("org.elasticsearch.plugin", "x-pack-security", "9.5.3", is_alone=True),
+        Artifact("com.unboundid", "unboundid-ldapsdk", "7.0.3", is_alone=True),
+        Artifact("com.nimbusds", "nimbus-jose-jwt", "10.0.2", is_alone=True),
+        Artifact("com.nimbusds", "oauth2-oidc-sdk", "11.22.2", is_alone=True),
     ),
     "kafka": (Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"),),
     # no servers: what Spark reads Kafka with, and a compiler of Java
@@ -94,6 +105,8 @@ def ivy(artifact: Artifact, working: Path, pattern: Path, *, with_needed: bool =
     [client] = (Path(folder.origin).parent / "jars").glob("ivy-*.jar")
     which = ["-dependency", artifact.organisation, artifact.name, artifact.revision]
     needed = ["-confs", "default"] if with_needed else []  # without sources and documentation
+    if artifact.is_alone:
+        needed.append("-notransitive")
     types = ["-types", "jar", "bundle"] if with_needed else ["-types", "jar"]
     where = ["-cache", str(working / "cache"), "-retrieve", str(pattern)]
     command = [java(), "-jar", str(client), *types, *needed, *which, *where]

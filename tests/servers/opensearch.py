@@ -10,7 +10,7 @@ import http.client
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 from osmem_server import resolve_binary
@@ -44,6 +44,8 @@ class SearchServer(ServerProcess):
     title = "OpenSearch"
     purpose = "opensearch"
     start_deadline_s = 240.0
+    credentials: ClassVar[Mapping[str, str]] = {}
+    """Headers that say who asks."""
 
     def __init__(self, port: int = 0) -> None:
         """On any free port, unless one is given."""
@@ -70,7 +72,7 @@ class SearchServer(ServerProcess):
         connection = http.client.HTTPConnection(HOST, self.port, timeout=REQUEST_DEADLINE_S)
         try:
             content = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
-            connection.request(method, target, content, {"Content-Type": "application/json"})
+            connection.request(method, target, content, {"Content-Type": "application/json", **self.credentials})
             answer = connection.getresponse()
             said = answer.read()
         finally:

@@ -1,4 +1,4 @@
-"""What an administrator of NATS prepares for the worker of a configuration: permissions of its user, and the stream that it writes."""
+"""What an administrator of NATS prepares for a worker: the permissions of its user, and the stream that it writes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ import orjson
 
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.worker.sinks.search.mapping import DEEPEST
-from pgsluice.worker.sinks.search.server_connection import BLOCK, CLOSED, NDJSON, ServerConnection, error_type, raise_refused
+from pgsluice.worker.sinks.search.server_connection import BLOCK, CLOSED, NDJSON, ServerConnection, denied_action, error_type
 
 PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"
 WAITING_SHARE = 1 / 2
@@ -61,12 +61,13 @@ class Outcome(enum.Enum):
 
 class ItemAnswer(NamedTuple):
     """What became of an operation. ``error`` is the type of the server's error, ``field`` the one that it is about, where it
-    says so; neither holds a value."""
+    says so, ``action`` what was not permitted; none holds a value."""
 
     outcome: Outcome
     status: int = 200
     error: str = ""
     field: str = ""
+    action: str = ""
 
     @property
     def is_overload(self) -> bool:
@@ -125,7 +126,7 @@ def send_bulk(connection: ServerConnection, operations: Sequence[Operation], *, 
     if 200 <= status < 300:
         return read_answers(answer, operations)
     if status not in (400, _TOO_LARGE):
-        raise_refused(status, answer, "POST /_bulk")
+        connection.refuse(status, answer, "POST /_bulk")
     if len(operations) == 1:
         return [ItemAnswer(Outcome.REFUSED, status, error_type(answer))]
     raise SendHalves(is_too_large=status == _TOO_LARGE)
@@ -159,7 +160,7 @@ def _item_answer(item: dict[str, Any], operation: Operation) -> ItemAnswer:
         return ItemAnswer(Outcome.DONE, status)
     reason = error.get("reason") or ""
     outcome = Outcome.WRONG if _NOT_ONE_INDEX in reason else _outcome(status, kind)
-    return ItemAnswer(outcome, status, kind, field_in(reason))
+    return ItemAnswer(outcome, status, kind, field_in(reason), denied_action(reason) if outcome is Outcome.WRONG else "")
 
 
 def _outcome(status: int, kind: str) -> Outcome:

@@ -29,7 +29,7 @@ from pgsluice.worker.sinks.search.bulk import (
 from pgsluice.worker.sinks.search.document import indexable_part, is_too_deep
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
-from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, CLOSED, ConnectionPool
+from pgsluice.worker.sinks.search.server_connection import BLOCK_REMEDY, CLOSED, ConnectionPool, rights_remedy
 
 PATIENCE_S = 20.0
 PAUSES = Pauses(1.0, 30.0)
@@ -141,7 +141,7 @@ class BulkDelivery:
 
     def _attempt(self, operations: Sequence[Operation], at_once: int) -> Attempt:
         """Raises TerminalError when no request is under way any more."""
-        attempt = Attempt(operations, self._size, self.tally)
+        attempt = Attempt(operations, self._size, self.tally, rights_remedy(self._settings))
         under_way: dict[Future[Answered], Request] = {}
         while True:
             while len(under_way) < at_once and (request := attempt.next_request()) is not None:
@@ -181,13 +181,14 @@ class Attempt:
     """What becomes of operations that are sent once. It ends early when a request as a whole gets no answer, or one that says to
     come again: those that follow would fare no better, and each may take the whole time that a request has."""
 
-    def __init__(self, operations: Sequence[Operation], size: RequestSize, tally: Tally) -> None:
+    def __init__(self, operations: Sequence[Operation], size: RequestSize, tally: Tally, rights_remedy: str) -> None:
         self._operations = operations
         self._sent = 0
         self._halves: list[Request] = []
         self._again: list[Operation] = []
         self._size = size
         self._tally = tally
+        self._rights_remedy = rights_remedy
         self.trouble: TransientError | None = None
         """Why there is anything to be sent again."""
         self.failure: TerminalError | None = None
@@ -257,7 +258,7 @@ class Attempt:
                     self.trouble = _trouble(operation, answer)
                     is_too_much |= answer.is_overload
                 case Outcome.WRONG:
-                    self._fail(_wrong(operation, answer))
+                    self._fail(_wrong(operation, answer, self._rights_remedy))
                     return
                 case unreachable:
                     assert_never(unreachable)
@@ -287,10 +288,11 @@ def _trouble(operation: Operation, answer: ItemAnswer) -> TransientError:
     return TransientError(fact, "they are sent again", Cause.TARGET)
 
 
-def _wrong(operation: Operation, answer: ItemAnswer) -> TerminalError:
-    fact = f"the search server answered with status {answer.status} ({answer.error}) for '{operation.target}'"
+def _wrong(operation: Operation, answer: ItemAnswer, rights_remedy: str) -> TerminalError:
+    reason = ": ".join(filter(None, (answer.error, answer.action)))
+    fact = f"the search server answered with status {answer.status} ({reason}) for '{operation.target}'"
     if answer.status == 404:
         return TerminalError(fact, "the index was removed while it was written: start the worker again with a new copy")
     if answer.status == 400:
         return TerminalError(fact, "more than one index has this alias: take it away from the one that was restored or cloned")
-    return MissingPrivilegeError(fact, "check what the user or API key may do with this index")
+    return MissingPrivilegeError(fact, rights_remedy)

@@ -19,7 +19,7 @@ from pgsluice.worker.sinks.search.index_name import PLACEHOLDER, Generation, ind
 from pgsluice.worker.sinks.search.mapping import TableMapping
 from pgsluice.worker.sinks.search.mapping_file import MappingFile
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
-from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, error_type, path_of, raise_refused
+from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, error_type, path_of
 from pgsluice.worker.sinks.search.server_kind import (
     SUBSTITUTES,
     Properties,
@@ -286,7 +286,7 @@ class IndexCatalog:
         if status < 300 or status == _NOT_FOUND:
             return True
         if error_type(answer) != _IN_SNAPSHOT:
-            raise_refused(status, answer, f"DELETE {path}")
+            self._connection.refuse(status, answer, f"DELETE {path}")
         if not found.meta.delete_after:
             self.note(found, found.meta.to_be_deleted(int(time.time())))
         return False

@@ -31,7 +31,7 @@ from pgsluice.worker.sinks.search.document_fold import At, FormerId, Patch, Vaca
 from pgsluice.worker.sinks.search.mapping import WHOLE_FIELD
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.request_size import RequestSize
-from pgsluice.worker.sinks.search.server_connection import CLOSED, JSON, ServerConnection, raise_refused
+from pgsluice.worker.sinks.search.server_connection import CLOSED, JSON, ServerConnection, denied_action
 
 MGET_DOCUMENTS = 100
 """So many are read at once: their values are the large ones."""
@@ -154,11 +154,11 @@ class PatchDelivery:
         ]
         status, answer = self._connection.send("POST", "/_mget", orjson.dumps({"docs": docs}), JSON, is_bulky=True)
         if status != 200:
-            raise_refused(status, answer, "POST /_mget")
+            self._connection.refuse(status, answer, "POST /_mget")
         try:
             said: list[dict[str, Any]] = read_fields(answer)["docs"]
             for each in said:
-                _check_given(each)
+                _check_given(each, self._connection.rights_remedy)
             pairs = zip(asked, said, strict=True)
             return {document: _found(each) for (document, _), each in pairs if each.get("found")}
         except (ValueError, KeyError, TypeError) as error:
@@ -169,7 +169,7 @@ class PatchDelivery:
             ) from None
 
 
-def _check_given(said: dict[str, Any]) -> None:
+def _check_given(said: dict[str, Any], rights_remedy: str) -> None:
     """Raises for a document of which the server cannot say whether it is there: that one is not missing."""
     error = said.get("error")
     if not error:
@@ -177,7 +177,8 @@ def _check_given(said: dict[str, Any]) -> None:
     kind, index = error["type"], str(said["_index"]).removesuffix("-write")
     fact = f"the search server does not give documents of index '{index}' ({kind})"
     if kind == _FORBIDDEN:
-        raise MissingPrivilegeError(fact, "check what the user or API key may do with this index")
+        action = denied_action(str(error.get("reason", "")))
+        raise MissingPrivilegeError(f"{fact}: it does not permit {action}" if action else fact, rights_remedy)
     if kind in _LASTING:
         raise TerminalError(fact, "check that the index is there, and that no other one has its aliases")
     raise TransientError(fact, "open it again" if kind == CLOSED else "they are asked for again", Cause.TARGET)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ import orjson
 
 from pgsluice.shared.errors import Cause, MissingPrivilegeError, OverloadError, TerminalError, TransientError
 from pgsluice.shared.http.receiver import AllowedHosts, Answer, Receiver, ReceiverConnection, trusted_certificates
+from pgsluice.worker.sinks.search.index_name import PLACEHOLDER
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 
 JSON = "application/json"
@@ -34,7 +36,8 @@ _GZIP_LEVEL = 1  # of what is sent a tenth is left; more would cost more than it
 _GZIP_FROM_BYTES = 1024
 _TOO_MANY_REQUESTS = 429
 _TOO_LATE = (408, 504)
-_FORBIDDEN = (401, 403)
+_UNAUTHENTICATED, _FORBIDDEN = 401, 403
+_ACTION = re.compile(r"\b(?:cluster|indices):[a-z_/]{1,80}")
 
 Answered = tuple[int, bytes]
 """Status and body."""
@@ -53,6 +56,7 @@ class ServerConnection:
         self._node = first % len(self._nodes)
         self.timeout_s = settings.timeout_s
         self._authorization = _authorization(settings)
+        self.rights_remedy = rights_remedy(settings)
 
     def ask(self, method: str, path: str, content: Any = None, *, accepted: Iterable[int] = ()) -> tuple[int, Any]:
         """Status and JSON of the answer to a request whose body is ``content`` as JSON. Raises TransientError when the server
@@ -60,7 +64,7 @@ class ServerConnection:
         body = None if content is None else orjson.dumps(content)
         status, answer = self.send(method, path, body, JSON)
         if not 200 <= status < 300 and status not in accepted:
-            raise_refused(status, answer, f"{method} {path}")
+            self.refuse(status, answer, f"{method} {path}")
         try:
             return status, orjson.loads(answer) if answer else None
         except orjson.JSONDecodeError:
@@ -80,6 +84,15 @@ class ServerConnection:
         if is_bulky:
             raise OverloadError(fact, "the worker asks for less at once", Cause.TARGET)
         raise TerminalError(fact, _NOT_IT)
+
+    def refuse(self, status: int, answer: bytes, what: str) -> NoReturn:
+        """Raises the error of the request ``what``, which was refused as a whole."""
+        kind = error_type(answer)
+        if status != _FORBIDDEN or kind == BLOCK:
+            _raise_refused(status, kind, what)
+        action = denied_action(error_reason(answer))
+        fact = f"the search server answered {what} with status {status} ({': '.join(filter(None, (kind, action)))})"
+        raise MissingPrivilegeError(fact, self.rights_remedy)
 
     def abort(self) -> None:
         """From any thread and for good: what is under way fails now."""
@@ -106,9 +119,8 @@ class ServerConnection:
 _NOT_IT = "check search-url: this is not OpenSearch or Elasticsearch"
 
 
-def raise_refused(status: int, answer: bytes, what: str) -> NoReturn:
-    """The error of a request that was refused as a whole."""
-    kind = error_type(answer)
+def _raise_refused(status: int, kind: str, what: str) -> NoReturn:
+    """``kind`` is the type of the error."""
     fact = f"the search server answered {what} with status {status}" + (f" ({kind})" if kind else "")
     if status == _TOO_MANY_REQUESTS:
         raise OverloadError(fact, "it has too much to do: it is asked again", Cause.THROTTLED)
@@ -118,8 +130,8 @@ def raise_refused(status: int, answer: bytes, what: str) -> NoReturn:
         raise TransientError(fact, "it is asked again", Cause.TARGET)
     if kind == BLOCK:
         raise TransientError(fact, BLOCK_REMEDY, Cause.DISK_FULL)
-    if status in _FORBIDDEN:
-        raise MissingPrivilegeError(fact, "check user, password or API key, and what they may do")
+    if status == _UNAUTHENTICATED:
+        raise MissingPrivilegeError(fact, "check search-user and search-password, or search-api-key")
     raise TerminalError(fact, _NOT_IT if status < 400 or not kind else "see the server's log")
 
 
@@ -131,12 +143,37 @@ BLOCK_REMEDY = (
 
 def error_type(answer: bytes) -> str:
     """The type of the error in an answer's body; "" when it names none."""
+    return _of_error(answer, "type")
+
+
+def error_reason(answer: bytes) -> str:
+    """What the server says of the error, in words that may quote values of rows; "" when it says nothing."""
+    return _of_error(answer, "reason")
+
+
+def _of_error(answer: bytes, name: str) -> str:
     try:
         error = orjson.loads(answer).get("error")
-        kind = error.get("type") if isinstance(error, dict) else ""
+        said = error.get(name) if isinstance(error, dict) else ""
     except (orjson.JSONDecodeError, AttributeError):
         return ""
-    return kind if isinstance(kind, str) else ""
+    return said if isinstance(said, str) else ""
+
+
+def denied_action(reason: str) -> str:
+    """The action that a server's reason says is not permitted, as its manual calls it; "" when it names none."""
+    found = _ACTION.search(reason)
+    return found[0] if found else ""
+
+
+def rights_remedy(settings: SearchSinkSettings) -> str:
+    """What the user lacks who may not do all that a worker does."""
+    templates = (PLACEHOLDER.sub("*", settings.index).lower(), settings.schema_index)
+    names = [f"{each.rstrip('*')}*" for each in templates if each]
+    return (
+        f"give the user or API key cluster:monitor/main, and manage, read and write on {', '.join(names)}; on OpenSearch "
+        "cluster:monitor/main and cluster_composite_ops, and indices:admin/* and indices:data/* on these names"
+    )
 
 
 def path_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A worker's user who lacks one of the printed permissions: ``check``, or the worker that waits, names it and says what to grant."""
+"""A worker's user lacks one of the printed permissions: ``check``, or the worker that waits, names it and what to grant."""
 
 from __future__ import annotations
 

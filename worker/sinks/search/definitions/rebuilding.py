@@ -40,7 +40,7 @@ from pgsluice.worker.sinks.search.definitions.index_alteration import (
 from pgsluice.worker.sinks.search.definitions.whole_documents import check_whole, compared_fields, query_of
 from pgsluice.worker.sinks.search.document import document_of, read_fields, with_whole_values
 from pgsluice.worker.sinks.search.index import FoundGeneration, IndexCatalog
-from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, path_of, raise_refused
+from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, path_of
 
 KEPT_OPEN = "10m"
 """How long the server keeps what is read, from page to page."""
@@ -215,7 +215,7 @@ class IndexRebuilding:
         query = {"size": _SAMPLE, "query": {"match_all": {}}, **whole}
         status, answer = self._connection.send("POST", f"/{path_of(index)}/_search", orjson.dumps(query), JSON)
         if status != 200:
-            raise_refused(status, answer, f"POST /{index}/_search")
+            self._connection.refuse(status, answer, f"POST /{index}/_search")
         return max(10, min(MOST_DOCUMENTS, PAGE_BYTES * _SAMPLE // max(1, len(answer))))
 
     def _search(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class IndexRebuilding:
         if status == _NOT_FOUND:
             raise _unread("the server has forgotten what was being read")
         if status != 200:
-            raise_refused(status, body, f"POST {path}")
+            self._connection.refuse(status, body, f"POST {path}")
         answer: dict[str, Any] = read_fields(body)
         if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
             raise _unread("a part of the index did not answer")
