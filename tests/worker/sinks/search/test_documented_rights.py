@@ -21,9 +21,12 @@ from pgsluice.worker.sinks.incoming import Incoming
 from pgsluice.worker.sinks.search.findings import find
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.sink import SearchSink
-from tests.servers import NatsServer
+from tests.end_to_end.search_group import DEADLINE_S, Indexed, running, search_configuration
+from tests.end_to_end.test_search_reindex import index_of
+from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.elasticsearch import PASSWORD, GuardedElasticsearch
 from tests.state_bucket import ensure_bucket
+from tests.waiting import wait_until
 from tests.worker.sinks.search.indexed_table import IndexedTable
 from tests.worker.sinks.search.sinks import search_settings
 from tests.worker.sinks.search.test_altered_indexes import ITEMS, LATER, RENAMED, ROWS, SNAPSHOT, altered, row, written
@@ -47,19 +50,29 @@ def documented() -> dict[str, Any]:
 
 def without(privilege: str) -> dict[str, Any]:
     role = documented()
-    [of_indices] = role["indices"]
-    of_indices["privileges"] = [each for each in of_indices["privileges"] if each != privilege]
+    for given in (role["cluster"], role["indices"][0]["privileges"]):
+        given[:] = [each for each in given if each != privilege]
     return role
 
 
-DENIED = {"manage": "indices:admin/", "read": "indices:data/read/", "write": "indices:data/write/"}
+DENIED = {
+    "cluster:monitor/main": "cluster:monitor/main",
+    "manage": "indices:admin/",
+    "read": "indices:data/read/",
+    "write": "indices:data/write/",
+}
 """Privilege of the page → the beginning of the action that is missed without it."""
+
+
+def lacking(privilege: str) -> str:
+    """The user without it."""
+    return f"without-{privilege.rpartition('/')[2]}"
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[GuardedElasticsearch]:
     roles = {"whole": documented(), "stranger": {"cluster": [], "indices": []}}
-    with GuardedElasticsearch(roles | {f"without-{each}": without(each) for each in DENIED}) as server:
+    with GuardedElasticsearch(roles | {lacking(each): without(each) for each in DENIED}) as server:
         yield server
 
 
@@ -112,10 +125,36 @@ def test_a_worker_lives_with_the_role_that_the_page_names(place: IndexedTable, g
     assert [each.check for each in found if each.severity is Severity.ERROR] == []
 
 
+@pytest.mark.timeout(1200)
+def test_a_group_is_killed_altered_indexed_anew_and_dropped_with_that_role(
+    source_database: Database, nats_server: NatsServer, guarded: GuardedElasticsearch, group: str
+) -> None:
+    source_database.execute("CREATE TABLE items (id bigint PRIMARY KEY, note text); INSERT INTO items VALUES (1, 'copied')")
+    items = Indexed(source_database, nats_server.settings(), group, "items")
+    more = {"search-user": "whole", "search-password": PASSWORD, "search-schema-index": HISTORY, "track-ddl": True}
+    keys = search_configuration(group, source_database, nats_server, guarded.url, **more)
+    with running(keys) as worker:
+        items.arrive(guarded, worker)
+        source_database.execute("INSERT INTO items VALUES (2, 'added')")
+        worker.kill()
+        source_database.execute("ALTER TABLE items RENAME note TO title; UPDATE items SET title = 'other' WHERE id = 1")
+        worker.start()
+        items.arrive(guarded, worker)
+        with PgsluiceProcess("search", "reindex", "items", "--wait", "200", config=keys) as command:
+            assert command.wait() == 0, command.log()
+        wait_until(lambda: index_of(guarded, items) == f"{items.alias}-000003", deadline_s=DEADLINE_S, what="the new index")
+        items.arrive(guarded, worker)
+        with PgsluiceProcess("check", "--sink", "search", config=keys) as command:
+            assert command.wait() == 0, command.stdout()
+    with PgsluiceProcess("drop", "--yes", config=keys) as command:
+        assert command.wait() == 0, command.log()
+    guarded.clear()
+
+
 @pytest.mark.parametrize("privilege", list(DENIED))
 def test_each_right_of_the_page_is_needed_and_named_where_it_is_missing(place: IndexedTable, privilege: str) -> None:
     with pytest.raises(MissingPrivilegeError, match=DENIED[privilege]) as refusal:
-        live(place, f"without-{privilege}")
+        live(place, lacking(privilege))
     assert f"manage, read and write on {place.group}_*" in refusal.value.remedy
     assert HISTORY in refusal.value.remedy
 
