@@ -32,7 +32,7 @@ from pgsluice.worker.sinks.search.mapping import TableMapping
 from pgsluice.worker.sinks.search.sink import SearchSink
 from pgsluice.worker.sinks.sink import Applied
 from tests.servers import NatsServer
-from tests.servers.http_proxy import HttpProxy
+from tests.servers.http_proxy import Exchange, HttpProxy, Refusal
 from tests.servers.opensearch import SearchServer, SearchServerError
 from tests.state_bucket import ensure_bucket
 from tests.worker.definitions.definitions_of import ID, NOTE, column, with_columns
@@ -397,3 +397,17 @@ def test_a_worker_dies_at_each_of_its_requests_while_it_makes_the_new_index(
         "5": (2000, titled(5, "z")),
     }
     assert place.generations() == [1]
+
+
+def test_a_right_that_no_group_of_rights_of_opensearch_holds_is_not_needed(place: IndexedTable, sink: SearchSink) -> None:
+    """To end what was read: the server does so by itself."""
+
+    def refuse(exchange: Exchange) -> Refusal | None:
+        is_end = exchange.target == "/_search/scroll" and exchange.method == "DELETE"
+        return Refusal(403, body=b'{"error":{"type":"security_exception"},"status":403}') if is_end else None
+
+    with HttpProxy(place.server.port) as proxy:
+        proxy.before = refuse
+        after = place.sink(url=proxy.url)
+        written(after, [[message(4, altered(ITEMS, RENAMED))]])
+    assert place.documents()["1"] == (999, titled(1, "a"))
