@@ -190,6 +190,9 @@ class _Complaints:
         self.refused.set()
         if self.is_connected and time.monotonic() - self._logged_at >= WAIT_LOG_INTERVAL_S:
             self._logged_at = time.monotonic()
+            if denied:
+                log.warning("NATS does not permit what 'pgsluice nats permissions' prints", denied=denied)
+                return
             log.warning("NATS refuses the connection", servers=_host_list(self._settings), reason=_reason(error))
 
 

@@ -16,6 +16,7 @@ from pgsluice.testing.tried_batches import batch, position
 from pgsluice.worker.sinks.incoming import NOTHING_KNOWN
 from pgsluice.worker.sinks.nats.findings import find
 from pgsluice.worker.sinks.nats.prepared_target import needed_permissions
+from tests.logged import fields_of
 from tests.servers import NatsServer
 from tests.servers.permitted_nats import PASSWORD
 from tests.worker.sinks.nats.target import NatsDestination, nats_settings
@@ -65,12 +66,14 @@ def test_a_check_names_the_permission_that_is_missing_and_prints_all(nats: NatsS
     assert all(f'"{subject}"' in found.remedy for subject in WHOLE.publish)
 
 
-def test_a_worker_that_may_not_publish_a_change_says_so_and_waits(nats: NatsServer) -> None:
+def test_a_worker_that_may_not_publish_a_change_says_so_and_waits(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     sink = NatsDestination(user_without(nats, OF_CHANGES), GROUP).new_sink()
     sink.open()
     with pytest.raises(TransientError, match=rf"may not publish {STREAM}\.public\.events\.insert.*pgsluice nats permissions"):
         apply(sink, batch([2]))
     sink.close()
+    [told] = [record for record in caplog.records if "does not permit" in record.message]
+    assert fields_of(told)["denied"] == f"publish {STREAM}.public.events.insert"
 
 
 def test_a_worker_that_may_not_look_at_its_stream_says_so_and_waits(nats: NatsServer) -> None:
