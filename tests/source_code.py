@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
+
+N = TypeVar("N", bound=ast.AST)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -31,7 +36,24 @@ def relative(path: Path) -> str:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    gc.disable()  # what is kept is no garbage, and there are millions of it
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.enable()
+
+
+@cache
+def _nodes(path: Path) -> Mapping[type[ast.AST], Sequence[Any]]:
+    found: defaultdict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+    for node in ast.walk(tree(path)):
+        found[type(node)].append(node)
+    return found
+
+
+def nodes(path: Path, kind: type[N]) -> Sequence[N]:
+    """As ``ast.walk`` finds them."""
+    return _nodes(path).get(kind, ())
 
 
 def reasons(path: Path, marker: str) -> list[str]:
@@ -41,7 +63,7 @@ def reasons(path: Path, marker: str) -> list[str]:
 
 def calls(path: Path, function: str) -> Iterator[ast.Call]:
     """Of a function by its bare name."""
-    for node in ast.walk(tree(path)):
-        match node:
-            case ast.Call(func=ast.Name(id=name)) if name == function:
+    for node in nodes(path, ast.Call):
+        match node.func:
+            case ast.Name(id=name) if name == function:
                 yield node

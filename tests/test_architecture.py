@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.misses import no_misses
-from tests.source_code import EVERYTHING, PRODUCT, REPOSITORY, folders, relative, sources, tree
+from tests.source_code import EVERYTHING, PRODUCT, REPOSITORY, folders, nodes, relative, sources, tree
 
 ARCHITECTURE = REPOSITORY / "ARCHITECTURE.md"
 
@@ -65,12 +65,12 @@ FORBIDDEN_FILE_NAMES = {"utils", "util", "helpers", "helper", "common", "core", 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Each function's name and its number of lines without the docstring."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            docstring = node.body[0] if ast.get_docstring(node) is not None else None
-            documented = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
-            yield node.name, node.end_lineno - node.lineno + 1 - documented
+    defined: list[ast.FunctionDef | ast.AsyncFunctionDef] = [*nodes(path, ast.FunctionDef), *nodes(path, ast.AsyncFunctionDef)]
+    for node in defined:
+        assert node.end_lineno is not None
+        docstring = node.body[0] if ast.get_docstring(node) is not None else None
+        documented = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
+        yield node.name, node.end_lineno - node.lineno + 1 - documented
 
 
 def test_files_stay_short_enough_to_read_at_once() -> None:
@@ -160,7 +160,7 @@ def drawn_exceptions() -> dict[str, tuple[str, int | None]]:
 
 def defined_exceptions() -> dict[str, tuple[str, int | None]]:
     """The same from the class statements of the whole product."""
-    classes = [node for path in sources(*PRODUCT) for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    classes = [node for path in sources(*PRODUCT) for node in nodes(path, ast.ClassDef)]
     bases = {node.name: node.bases[0].id for node in classes if node.bases and isinstance(node.bases[0], ast.Name)}
 
     def is_ours(name: str) -> bool:
@@ -201,12 +201,11 @@ def test_imports_go_one_way() -> None:
 def imports(path: Path) -> frozenset[str]:
     """Everything that it imports, by its whole name: ``psycopg.sql`` for ``from psycopg import sql``."""
     found: set[str] = set()
-    for node in ast.walk(tree(path)):
-        match node:
-            case ast.Import(names=names):
-                found.update(alias.name for alias in names)
-            case ast.ImportFrom(module=str(module), level=0, names=names):
-                found.update(f"{module}.{alias.name}" for alias in names)
+    for node in nodes(path, ast.Import):
+        found.update(alias.name for alias in node.names)
+    for taken in nodes(path, ast.ImportFrom):
+        if taken.module is not None and taken.level == 0:
+            found.update(f"{taken.module}.{alias.name}" for alias in taken.names)
     return frozenset(found)
 
 

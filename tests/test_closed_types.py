@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.misses import no_misses
-from tests.source_code import PRODUCT, calls, reasons, relative, sources, tree
+from tests.source_code import PRODUCT, calls, nodes, reasons, relative, sources
 
 ONE_KIND_ALONE = "one kind alone"
 """A comment ``# one kind alone: reason`` says why a module asks for one member of a union and need not know the others."""
@@ -27,7 +27,7 @@ def union_members(node: ast.expr) -> list[str]:
 
 
 def our_classes() -> list[ast.ClassDef]:
-    return [node for path in sources(*PRODUCT) for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    return [node for path in sources(*PRODUCT) for node in nodes(path, ast.ClassDef)]
 
 
 @cache
@@ -38,9 +38,9 @@ def our_enums() -> frozenset[str]:
 @cache
 def members_of_unions() -> frozenset[str]:
     """Our classes that are members of a union with a name (``Part = TableChanges | Truncation``) or of a field's."""
-    nodes = [node for path in sources(*PRODUCT) for node in ast.walk(tree(path))]
-    named = [node.value for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp)]
-    fields = [node.annotation for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    every = sources(*PRODUCT)
+    named = [node.value for path in every for node in nodes(path, ast.Assign) if isinstance(node.value, ast.BinOp)]
+    fields = [node.annotation for path in every for node in nodes(path, ast.AnnAssign) if isinstance(node.target, ast.Name)]
     ours = {each.name for each in our_classes()} - our_enums()
     unions = [union_members(expression) for expression in (*named, *fields)]
     return frozenset(name for union in unions if len(union) > 1 for name in union if name in ours)
@@ -58,7 +58,7 @@ def ends_in_assert_never(statement: ast.Match) -> bool:
 
 
 def test_every_match_over_a_closed_type_ends_in_assert_never() -> None:
-    matches = [(path, node) for path in sources(*PRODUCT) for node in ast.walk(tree(path)) if isinstance(node, ast.Match)]
+    matches = [(path, node) for path in sources(*PRODUCT) for node in nodes(path, ast.Match)]
     closed = our_enums() | members_of_unions()
     over_closed = [(path, node) for path, node in matches if any(named_types(case.pattern) & closed for case in node.cases)]
     assert over_closed
@@ -68,7 +68,7 @@ def test_every_match_over_a_closed_type_ends_in_assert_never() -> None:
 
 def places_that_ask(path: Path) -> list[str]:
     """Each ``isinstance`` with members of a closed union that is no assertion."""
-    asserted = {id(call) for node in ast.walk(tree(path)) if isinstance(node, ast.Assert) for call in ast.walk(node)}
+    asserted = {id(call) for node in nodes(path, ast.Assert) for call in ast.walk(node)}
     found = []
     for call in calls(path, "isinstance"):
         names = {name.id for name in ast.walk(call.args[1]) if isinstance(name, ast.Name)}

@@ -13,7 +13,7 @@ from pgsluice.shared.wire.table import Value
 from pgsluice.testing.changes_builder import insert, table
 from tests.misses import no_misses
 from tests.rules.applied import load, seen
-from tests.source_code import sources, tree
+from tests.source_code import nodes, sources
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "rules.md"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```(?:\n\n```\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
@@ -62,7 +62,7 @@ HAS_A_PAGE_OF_ITS_OWN = {"OwnTransformation"}
 
 def kinds_of_rules() -> set[str]:
     """The classes that have what a filter's condition has, or a transform's function of values."""
-    classes = [node for path in sources("rules") for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    classes = [node for path in sources("rules") for node in nodes(path, ast.ClassDef)]
     methods = {
         each.name: {node.name for node in each.body if isinstance(node, ast.FunctionDef)}
         for each in classes

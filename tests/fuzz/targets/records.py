@@ -23,7 +23,7 @@ from pgsluice.shared.broker.published_tables import PublishedTables, load_tables
 from pgsluice.shared.broker.record import LsnText, MalformedError, R, Record, TimeText, decode, encode
 from pgsluice.shared.errors import TerminalError
 from tests.fuzz.target import is_same, read
-from tests.source_code import PRODUCT, relative, sources, tree
+from tests.source_code import PRODUCT, nodes, relative, sources
 
 _READERS = {"read", "read_history", "change", "decode", "of_fields", "DocumentStore"}
 """Functions that get the type of a record by its name."""
@@ -38,7 +38,7 @@ def _record_types() -> tuple[type[Record], ...]:
     for path in sources(*PRODUCT):
         if _MAY_READ.search(path.read_text()) is None:
             continue
-        calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and _called(node) in _READERS]
+        calls = [node for node in nodes(path, ast.Call) if _called(node) in _READERS]
         names = {argument.id for call in calls for argument in call.args if isinstance(argument, ast.Name)}
         for name in sorted(name for name in names if name.strip("_")[:1].isupper() and not name.isupper()):
             module = importlib.import_module("pgsluice." + relative(path).removesuffix(".py").replace("/", "."))
