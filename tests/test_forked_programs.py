@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from tests.end_to_end.once import apply, replicate, succeed
 from tests.servers import Database, NatsServer, PgsluiceProcess
 from tests.servers.lent_spark import lender
 from tests.waiting import wait_until
+
+DAEMON = "pgsluice.worker.spark_daemon"
 
 
 @pytest.mark.parametrize("is_fresh", [False, True])
@@ -69,6 +73,16 @@ def test_a_jvm_dies_with_a_process_that_was_killed(keys: dict[str, object]) -> N
         worker.wait_for_log("reading")
         worker.kill()
     wait_until(lambda: len(lent_jvms()) < len(there), what="end of the JVM that was lent")
+
+
+def test_a_jvm_dies_with_a_process_that_was_killed_before_the_jvm_had_started() -> None:
+    there = lent_jvms()
+    with socket.socket(socket.AF_UNIX) as borrower:
+        borrower.connect(lender.address)
+        settings = {"spark.master": "local[1]", "spark.driver.memory": "513m", "spark.python.daemon.module": DAEMON}
+        borrower.sendall(json.dumps(settings).encode() + b"\n")
+        wait_until(lambda: lent_jvms() - there, what="a JVM")
+    wait_until(lambda: not lent_jvms() - there, what="its end")
 
 
 def test_a_borrower_leaves_no_thread_behind_whether_its_jvm_lives_on_or_was_killed() -> None:

@@ -7,6 +7,7 @@ Spark, and tests that start a process: those whose code names what does so, or c
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 
@@ -31,6 +32,7 @@ _SERVER_PACKAGES = ("tests.servers", "pyspark")
 _STARTERS = {
     "subprocess",
     "tests.terminal",
+    "tests.borrowed_spark",
     "pgsluice.console.processes.child_process.ChildProcess",
     "pgsluice.console.processes.supervised_process.SupervisedProcess",
     "pgsluice.replicator.pipelines.steps.sql_engine.SqlEngine",
@@ -88,7 +90,8 @@ def _functions_of_tests(thing: object) -> list[FunctionType]:
     if not _place(thing).startswith(("tests.", "pgsluice.testing.")):
         return []
     inside = [thing, *vars(thing).values()] if isinstance(thing, type) else [thing]
-    return [each for each in inside if isinstance(each, FunctionType)]
+    unwrapped = [inspect.unwrap(each) if callable(each) else each for each in inside]
+    return [each for each in unwrapped if isinstance(each, FunctionType)]
 
 
 def _place(thing: object) -> str:

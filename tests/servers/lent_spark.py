@@ -8,7 +8,6 @@ the program's own does. What is configured otherwise than by ``_LENDABLE`` is no
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -103,15 +102,19 @@ class Lender:
             threading.Thread(target=self._lend, args=(borrower,), name="spark-loan", daemon=True).start()
 
     def _lend(self, borrower: socket.socket) -> None:
-        with borrower, borrower.makefile("rwb") as said:
+        with borrower, borrower.makefile("rb") as said:
             wanted = said.readline().decode()
-            spark = self._take(wanted)
-            said.write(spark.variables().encode())
-            said.flush()
-            if _gives_back(said):
-                self._keep(wanted, spark)
-            else:
-                spark.end()
+            spark, is_given_back = self._take(wanted), False
+            try:
+                borrower.sendall(spark.variables().encode())
+                is_given_back = said.readline() == _DONE
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the borrower was killed before it read, or before it could be told
+            finally:
+                if is_given_back:
+                    self._keep(wanted, spark)
+                else:
+                    spark.end()
 
     def _take(self, wanted: str) -> HeldSpark:
         with self._lock:
@@ -129,14 +132,6 @@ class Lender:
                 waiting.append(spark)
                 return
         spark.end()
-
-
-def _gives_back(said: io.BufferedRWPair) -> bool:
-    """Waits for the end of a loan. A borrower that was killed before it read what we said resets its connection."""
-    try:
-        return said.readline() == _DONE
-    except ConnectionResetError:
-        return False
 
 
 lender = Lender()
