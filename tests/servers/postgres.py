@@ -215,8 +215,10 @@ class PostgresServer(ServerProcess):
             reader.close()
 
     def create_database(self, name: str) -> Database:
+        """By copying files where it can be chosen: half the work of copying pages through the WAL, for one that is small."""
+        strategy = sql.SQL(" STRATEGY file_copy" if self.version >= 15 else "")
         with self.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + strategy)
         return Database(self, name)
 
 

@@ -14,6 +14,7 @@ from pgsluice.shared.errors import SnapshotGoneError
 from tests.background_thread import BackgroundThread
 from tests.end_to_end.group_under_test import configuration
 from tests.servers import Database, NatsServer, PgsluiceProcess, PostgresServer
+from tests.waiting import wait_until
 
 OTHER_HOST = "127.0.0.2"
 CURE = "set hot_standby_feedback = on at this standby, or raise its max_standby_streaming_delay"
@@ -73,7 +74,12 @@ async def test_a_snapshot_that_a_standby_ends_is_gone_for_a_reason_that_can_be_c
 def test_a_copy_whose_snapshots_a_standby_ends_does_not_begin_anew_for_ever(
     pair: Pair, nats_server: NatsServer, group: str
 ) -> None:
-    keys = configuration(group, pair.standby, None, nats_server, copy=True, tables="t,small")
+    pair.primary.execute("CREATE TABLE large (id bigint PRIMARY KEY, v text)")
+    pair.primary.execute("INSERT INTO large SELECT n, repeat('v', 500) FROM generate_series(1, 200000) n")  # no quick copy
+    count = "SELECT count(*) FROM large"
+    wait_until(lambda: pair.standby.execute("SELECT FROM pg_class WHERE relname = 'large'"), what="the table at the standby")
+    wait_until(lambda: pair.standby.execute(count) == pair.primary.execute(count), what="its rows at the standby")
+    keys = configuration(group, pair.standby, None, nats_server, copy=True, tables="t,small,large")
     with PgsluiceProcess("replicator", config=keys) as process:
         cleaning = Cleaning(pair)
         cleaning.start()
