@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import psycopg
+from psycopg.errors import DeadlockDetected
 
 from tests.foreign_keys.random_twin import RandomTwin
 from tests.foreign_keys.schema_load import State
@@ -25,8 +27,13 @@ class OwnThings:
         self._referring: dict[str, frozenset[Any]] = {foreign_key.table: frozenset() for _, foreign_key in twin.own}
 
     def mark(self) -> None:
-        """Writes as somebody does who knows nothing of replication, but fires no triggers."""
-        with self._database.connect() as connection, connection.transaction():
+        """Writes as somebody does who knows nothing of replication, but fires no triggers; again when the server has chosen this
+        one to end a deadlock with the worker."""
+        while not self._has_marked():
+            pass
+
+    def _has_marked(self) -> bool:
+        with self._database.connect() as connection, contextlib.suppress(DeadlockDetected), connection.transaction():
             connection.execute("SET LOCAL session_replication_role = replica")
             for table in self._twin.schema.tables:
                 _rows(connection, f"UPDATE {table.name} SET own = 'own ' || born")
@@ -41,6 +48,8 @@ class OwnThings:
                     f" WHERE born NOT IN (SELECT of_born FROM {foreign_key.table}) ORDER BY born DESC LIMIT 3",
                 )
                 self._referring[foreign_key.table] = self._rows_of(connection, foreign_key.table)
+            return True
+        return False
 
     def losses(self, *, acts: bool) -> list[str]:
         """What is lost although the replicated row that it belongs to lives. Where the target's foreign keys and triggers do not
