@@ -44,7 +44,7 @@ def test_spark_maps_the_archive_that_was_made(archive: Path) -> None:
     spark = Spark("test", {}, "pgsluice.worker.spark_daemon")
     try:
         spark.start()
-        assert str(archive) in Path(f"/proc/{spark.process_id}/maps").read_text()
+        assert str(archive.resolve()) in Path(f"/proc/{spark.process_id}/maps").read_text()
     finally:
         spark.close()
 
