@@ -129,7 +129,10 @@ class Alteration:
                 if isinstance(difference, TypeAltered) and difference.is_same and self._is_applied(Kind.ENUM):
                     self._execute_all(renaming_by_column(self.connection, difference.was, difference.now), now.name)
         for known in self.known_tables.of_table(self.connection, now.oid):
-            self._alter_place(known, was, now, found, is_accepted=is_accepted)
+            if self.known_tables.is_succeeded(self.connection, known):
+                _log.info("passing over the definition of a table whose place another one has now", table=".".join(known.place))
+            else:
+                self._alter_place(known, was, now, found, is_accepted=is_accepted)
 
     def _drop_table(self, gone: TableGone, *, is_accepted: bool) -> None:
         action = self.policies.action(Kind.DROP_TABLE, (gone.schema, gone.name))
@@ -137,13 +140,21 @@ class Alteration:
             place = ".".join(known.place)
             if action is not Action.DROP or is_accepted:
                 _log.info("the source dropped a table; the target keeps it", table=place)
-            elif sharer := self.known_tables.sharer(self.connection, known):
+                continue
+            self._lock(known)
+            if sharer := self.known_tables.sharer(self.connection, known):
                 _log.warning(
                     "the source dropped a table; the target keeps it, as it holds rows of another", table=place, other=sharer
                 )
                 self.known_tables.forget_place(self.connection, known)
             else:
                 self._execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*known.place)), place)
+
+    def _lock(self, known: KnownTable) -> None:
+        """Waits for sessions that write to the target's table: another worker notes its rows there when it commits them."""
+        if self.connection.execute(_COLUMNS, known.place).rowcount:
+            lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(*known.place))
+            self._run(lock, ".".join(known.place))
 
     def _alter_place(
         self,
@@ -254,12 +265,15 @@ class Alteration:
             self._execute(statement, name)
 
     def _execute(self, statement: Statement, name: str) -> None:
+        self._run(statement, name)
+        _log.info("altered the target as the source was", name=name)
+
+    def _run(self, statement: Statement, name: str) -> None:
         """Runs one statement, whatever its text holds: the extended protocol takes no second one."""
         try:
             self.connection.execute(statement, binary=True)
         except psycopg.Error as error:
             raise _refusal(error, statement, name) from None
-        _log.info("altered the target as the source was", name=name)
 
 
 def _numbers_here(by_name: Mapping[str, int], known: KnownTable, was: TableDefinition, now: TableDefinition) -> dict[int, int]:

@@ -78,16 +78,17 @@ _OTHERS = sql.SQL(
     "SELECT FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid AND target_oid = %s::oid AND target_database = "
     + _DATABASE
 ).format(_TABLE)
-_SUCCEED = sql.SQL(
-    "DELETE FROM {} WHERE group_name = %s AND worker = %s AND oid <> %s::oid"
+_SUCCESSOR = sql.SQL(
+    "SELECT FROM {} WHERE group_name = %s AND worker = %s AND oid > %s::oid"
     " AND (table_schema, table_name, source_schema, source_name) = (%s, %s, %s, %s)"
-    " AND (target_oid = %s::oid OR NOT EXISTS (SELECT FROM pg_class WHERE pg_class.oid = target_oid))"
+    " AND target_oid = %s::oid AND target_database = " + _DATABASE
 ).format(_TABLE)
 _SHARERS = sql.SQL(
     "SELECT source_schema, source_name, worker, group_name FROM {}"
-    " WHERE (group_name, worker, oid) <> (%s, %s, %s::oid) AND target_oid = %s::oid AND target_database = "
-    + _DATABASE
-    + " LIMIT 1"
+    " WHERE (group_name, worker, oid) <> (%(group)s, %(worker)s, %(oid)s::oid)"
+    " AND NOT (oid < %(oid)s::oid AND (group_name, worker, table_schema, table_name, source_schema, source_name)"
+    " = (%(group)s, %(worker)s, %(schema)s, %(name)s, %(source_schema)s, %(source_name)s))"
+    " AND target_oid = %(target)s::oid AND target_database = " + _DATABASE + " LIMIT 1"
 ).format(_TABLE)
 _COUNT = sql.SQL(
     "UPDATE {} SET missed = missed + %s, missed_updates = missed_updates + %s, missed_deletes = missed_deletes + %s,"
@@ -196,9 +197,19 @@ class KnownTables:
         named = [each for each in known if (each.source, each.place) == (table.source_name, _place(table))]
         return max(named, key=lambda each: each.oid, default=None)
 
+    def is_succeeded(self, connection: Connection, known: KnownTable) -> bool:
+        """Whether a younger table has the name and the place of ``known``, which the source dropped or renamed: what is told of
+        ``known`` is not about the rows there any more."""
+        names = [*known.place, *known.source]
+        return connection.execute(_SUCCESSOR, [*self._owner, known.oid, *names, known.target_oid]).rowcount > 0
+
     def sharer(self, connection: Connection, known: KnownTable) -> str | None:
-        """Another table whose rows go to the same table of the target, in words, of whichever group; None when there is none."""
-        row = connection.execute(_SHARERS, [*self._owner, known.oid, known.target_oid]).fetchone()
+        """Returns another table whose rows go to the same table of the target, in words, of whichever group; None when there is
+        none but those that ``known`` has succeeded."""
+        (group, worker), (schema, name), (source_schema, source_name) = self._owner, known.place, known.source
+        values = {"group": group, "worker": worker, "oid": known.oid, "target": known.target_oid}
+        names = {"schema": schema, "name": name, "source_schema": source_schema, "source_name": source_name}
+        row = connection.execute(_SHARERS, values | names).fetchone()
         return None if row is None else "table {}.{} of worker {} of group {}".format(*row)
 
     def replace(self, connection: Connection, known: KnownTable, now: KnownTable) -> None:
@@ -208,8 +219,7 @@ class KnownTables:
         connection.execute(_REPLACE, [*values, *self._owner, known.oid, *known.place])
 
     def remember(self, connection: Connection, destinations: Iterable[Destination], known: Known = NOTHING_KNOWN) -> None:
-        """Where rows of tables go. Does nothing about those that ``known`` has. Forgets what had a table's name and place before
-        it: nothing that is still told of that one is about the rows there."""
+        """Where rows of tables go. Does nothing about those that ``known`` has."""
         news = [each for each in destinations if self._entry(each, known) not in known.get(each.table.oid, ())]
         if not news:
             return
@@ -222,7 +232,6 @@ class KnownTables:
             rows.append([entry.oid, *entry.place, *entry.source, each.oid, *columns])
         with connection.cursor() as cursor:
             cursor.executemany(_REMEMBER, [[*self._owner, *row] for row in rows])
-            cursor.executemany(_SUCCEED, [[*self._owner, *row[:6]] for row in rows])
 
     def _entry(self, destination: Destination, known: Known) -> KnownTable:
         table, oid = destination.table, destination.oid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from tests.servers import Database
+from tests.waiting import wait_until
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column
 from tests.worker.sinks.postgres.conftest import Target
 
@@ -99,3 +101,18 @@ def test_a_dropped_table_leaves_rows_of_others_that_go_to_the_same_target(droppi
     assert dropping.table("public", "t") == [("1", "one"), ("2", "two"), ("3", "three")]
     apply(another, [[message(2, PublishedDefinition(TableGone("DROP TABLE", 3, "public", "t"), None))]])
     assert dropping.rows("SELECT to_regclass('public.t') IS NULL") == [(True,)]
+
+
+def test_a_target_that_another_worker_is_about_to_share_is_not_dropped(dropping: Target) -> None:
+    """It notes its rows there in the transaction that has them."""
+    sink, waiting = dropping.sink, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+    apply(sink, [[message(1, insert(OLD, b"1", b"one"))]])
+    [(oid,)] = dropping.rows("SELECT 't'::regclass::oid::bigint")
+    with dropping.database.connect() as another, ThreadPoolExecutor() as threads:
+        another.execute("BEGIN; INSERT INTO t VALUES (2, 'two')")
+        KnownTables.of("another", "worker").remember(another, [Destination(OLD, int(oid), {"id": 1, "note": 2})])
+        told = threads.submit(apply, sink, [[message(2, GONE)]])
+        wait_until(lambda: dropping.rows(waiting) == [(True,)], what="a worker that waits")
+        another.execute("COMMIT")
+        told.result()
+    assert dropping.table("public", "t") == [("1", "one"), ("2", "two")]

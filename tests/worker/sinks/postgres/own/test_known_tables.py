@@ -42,6 +42,13 @@ def refusal(target: Target, *changes: object) -> TerminalError:
     return raised.value
 
 
+def test_a_renamed_table_stops_the_worker_also_when_another_one_has_its_name_and_its_place(target: Target) -> None:
+    target.apply(insert(NOTES, b"1", b"a"))
+    target.apply(insert(replace(NOTES, oid=NOTES.oid + 1), b"2", b"b"))
+    assert "'public.notes' of the source is called 'public.remarks' now" in str(refusal(target, insert(RENAMED, b"3", b"c")))
+    assert tables(target) == ["public.notes"]
+
+
 @WITH_AND_WITHOUT_STAGES
 @pytest.mark.parametrize(
     ("renamed", "statement"),
