@@ -168,9 +168,9 @@ class _FollowedCopies:
 
     async def wait(self, wait_s: float) -> None:
         """Returns when every copy has ended, and logs until then how far they are. Raises TerminalError when a table cannot be
-        copied, once the copies of the others have ended; TransientError when a copy goes on after ``wait_s``; and what
+        copied, once the copies of the others have ended; TransientError when a copy still runs after ``wait_s``; and what
         ``UnitWait.until`` raises."""
-        stays = "the replicator goes on with the copy when it is started again"
+        stays = "the replicator continues the copy when it is started again"
         wait = UnitWait(self._bucket, undone="and the copy is not finished", stays=stays, wait_s=wait_s)
         if (late := await wait.until(self._look)) is not None:
             names = ", ".join(record.qualified_name for record in self._followed.values())

@@ -33,7 +33,8 @@ log = telemetry.logger(__name__)
 
 
 def print_permissions(settings: BrokerSetupSettings, target: NatsSinkSettings, *, is_pipeline: bool, is_server: bool) -> None:
-    """Of the user of all processes of the group, a worker that writes ``target`` among them."""
+    """Prints the permissions that the one NATS user of all the group's processes needs, among them a worker that writes
+    ``target``."""
     needed = needed_permissions(settings, is_pipeline=is_pipeline, is_server=is_server)
     needed += prepared_target.needed_permissions(target, makes=settings.nats.creates_streams)
     sys.stdout.writelines(f"{line}\n" for line in (*_warnings(settings), *needed.lines()))

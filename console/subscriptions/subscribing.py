@@ -61,8 +61,7 @@ class SubscriptionWish:
 class SubscriptionView:
     """One subscription as it may be shown. ``state`` is "live", "behind", "failing" or "paused", or "new" when no worker knows
     of it yet; ``behind_messages`` is None where that is not known. ``reason`` is why it fails, or why nothing will come.
-    ``missed`` is the last message that was gone before it was
-    delivered, 0 when none was. ``rules`` is YAML, "" for none."""
+    ``missed`` is the last message that was gone before it was delivered, 0 when none was. ``rules`` is YAML, "" for none."""
 
     id: str
     owner: str

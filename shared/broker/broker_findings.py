@@ -122,8 +122,7 @@ class _Examination:
         try:
             await self._permissions()
             if denied := denied_of(self._complaints):
-                needed = permission_finding(denied, self._settings, self._names, Subject.NATS, NO_PERMISSIONS)
-                self._found.take([needed])
+                self._found.take([permission_finding(denied, self._settings, self._names, Subject.NATS, NO_PERMISSIONS)])
                 return
             missing = [stream for stream in self._streams(copies=copies) if not await self._look_at(stream)]
             await self._room(len(missing))

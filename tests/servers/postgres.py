@@ -261,7 +261,7 @@ class Database:
             return cursor.fetchall() if result is not None and result.status == ExecStatus.TUPLES_OK else []
 
     def drop(self) -> None:
-        """Drops the database, its replication slots and its connections."""
+        """Drops the database, its replication slots and its connections; may be called twice."""
         self.server.close_reader(self.dbname)
         with self.server.connect() as connection:
             slots = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s AND NOT temporary"
@@ -269,4 +269,4 @@ class Database:
                 if active_pid is not None:
                     connection.execute("SELECT pg_terminate_backend(%s, 10000)", [active_pid])
                 connection.execute("SELECT pg_drop_replication_slot(%s)", [slot_name])
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.dbname)))
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.dbname)))

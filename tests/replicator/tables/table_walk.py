@@ -112,6 +112,7 @@ class TableWalk(RuleBasedStateMachine):
         finally:
             print(self.group.process.log())
             self.group.process.kill()
+            self.group.source.drop()  # a server has slots for thirty
 
     @rule(name=names, schema=schemas, rows=st.integers(0, 20))
     def create(self, name: str, schema: str, rows: int) -> None:

@@ -64,8 +64,8 @@ MOST_TRIALS = 24
 
 @dataclass(slots=True)
 class RefusalBound:
-    """Counts rows of a batch that are refused whatever becomes of other rows. They are too many
-    when they are more than ``most``, and MOST_REFUSALS or more: so many tell whether a table is at fault that takes none."""
+    """Counts rows of a batch that are refused whatever becomes of other rows. They are too many when they are more than ``most``,
+    and MOST_REFUSALS or more: so many tell whether a table is at fault that takes none."""
 
     most: int
     _found: int = 0
