@@ -7,6 +7,7 @@ runs on it in the background is watched: none may die alone and leave a process 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from pgsluice.shared.process.defect import ended_task
 
 CANCEL_DEADLINE_S = 5.0
 CANCEL_INTERVAL_S = 0.05
+STOP_DEADLINE_S = 1.0
 
 T = TypeVar("T")
 
@@ -25,12 +27,13 @@ Ended = Callable[[BaseException], None]
 
 
 class EventLoopThread:
-    """A daemon thread; ``close`` ends it, and the process does not wait for it otherwise."""
+    """A daemon thread; ``close`` ends it, and the end of the process does, which waits for no call that runs on it."""
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        _running.add(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """What ``coroutine`` returns or raises; TimeoutError after ``timeout_s``, and the coroutine is cancelled."""
@@ -44,9 +47,25 @@ class EventLoopThread:
     def close(self) -> None:
         """Cancels what still runs, stops the loop and waits for its thread."""
         self.run(_cancel_others())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        self.stop()
         self.loop.close()
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """Ends the thread, and leaves what runs on the loop where it is. Does nothing in a process that was forked since."""
+        _running.discard(self)
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(timeout_s)
+
+
+_running: set[EventLoopThread] = set()
+
+
+@atexit.register
+def _stop_running() -> None:
+    """An event that reaches uvloop when the interpreter is gone ends the process with SIGSEGV instead of its exit code."""
+    for thread in list(_running):
+        thread.stop(STOP_DEADLINE_S)
 
 
 async def _cancel_others() -> None:

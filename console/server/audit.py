@@ -23,10 +23,10 @@ from nats.js.api import DiscardPolicy, RawStreamMsg, StorageType, StreamConfig, 
 
 from pgsluice.console.server.problem import Kind, Problem
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams, unanswered
 from pgsluice.shared.broker.record import MalformedError, TimeText, decode, encode
 from pgsluice.shared.broker.stream_error import CLIENT_ERRORS, absent_error
-from pgsluice.shared.errors import Cause, TransientError
+from pgsluice.shared.errors import TransientError
 
 KEPT_S = 90 * 24 * 3600
 COUNTING_S = 60.0
@@ -164,12 +164,12 @@ class AuditStream:
             last = state.last_seq if before is None else min(before - 1, state.last_seq)
             first = max(state.first_seq, last - most + 1, 1)
             messages = [self._jetstream.get_msg(stream, sequence) for sequence in range(last, first - 1, -1)]
-            found = await asyncio.gather(*messages, return_exceptions=True)
+            found = list(_kept(await asyncio.gather(*messages, return_exceptions=True)))
         except nats.js.errors.NotFoundError:
             return AuditPart()
         except CLIENT_ERRORS as error:
-            raise _unreachable(error) from None
-        entries = tuple(map(_numbered, _kept(found)))
+            raise self._unreachable(error) from None
+        entries = tuple(map(_numbered, found))
         following = first if first > max(state.first_seq, 1) else None
         return AuditPart(entries, tuple(_gaps(entries, last, 1 if following is None else first)), following)
 
@@ -209,9 +209,9 @@ class AuditStream:
             try:
                 return await self._jetstream.add_stream(config)
             except CLIENT_ERRORS as error:
-                raise _unreachable(error) from None
+                raise self._unreachable(error) from None
         except CLIENT_ERRORS as error:
-            raise _unreachable(error) from None
+            raise self._unreachable(error) from None
 
     async def _bring_up_to_date(self, info: StreamInfo, config: StreamConfig) -> None:
         """Changes a stream of an older version, which drops the oldest entries when it is full. Other settings stay as
@@ -222,7 +222,7 @@ class AuditStream:
         try:
             await self._jetstream.update_stream(info.config.evolve(discard=config.discard, subjects=config.subjects))
         except CLIENT_ERRORS as error:
-            raise _unreachable(error) from None
+            raise self._unreachable(error) from None
 
     async def _publish(self, subject: str, entry: AuditEntry) -> None:
         """Publishes the entry, and logs it: a client that reaches only NATS cannot remove it from the log."""
@@ -230,7 +230,10 @@ class AuditStream:
         try:
             await self._jetstream.publish(subject, encode(entry))
         except CLIENT_ERRORS as error:
-            raise _unreachable(error) from None
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: BaseException) -> TransientError:
+        return unanswered(self._client, "the audit's stream", type(error).__name__)
 
     async def _store_count(self, token: str, refused: _Refused) -> None:
         if refused.count:
@@ -262,7 +265,7 @@ def _kept(found: Iterable[RawStreamMsg | BaseException]) -> Iterator[RawStreamMs
         if isinstance(each, RawStreamMsg):
             yield each
         elif not isinstance(each, nats.js.errors.NotFoundError):
-            raise _unreachable(each) if isinstance(each, CLIENT_ERRORS) else each
+            raise each
 
 
 def _numbered(message: RawStreamMsg) -> NumberedEntry:
@@ -270,9 +273,3 @@ def _numbered(message: RawStreamMsg) -> NumberedEntry:
         return NumberedEntry(message.seq or 0, decode(AuditEntry, message.data or b""))
     except (MalformedError, orjson.JSONDecodeError):
         return NumberedEntry(message.seq or 0, AuditEntry("", "", "", "", "an entry of another version", "", ""))
-
-
-def _unreachable(error: BaseException) -> TransientError:
-    return TransientError(
-        f"the audit's stream does not answer ({type(error).__name__})", "check that NATS runs and has a leader", Cause.NATS
-    )

@@ -39,7 +39,7 @@ from nats.aio.client import Client
 from nats.js.api import KeyValueConfig, StorageType
 from nats.js.kv import KeyValue
 
-from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams, unanswered
 from pgsluice.shared.broker.record import USE_THAT_VERSION, MalformedError, R, Record, decode, encode, malformed
 from pgsluice.shared.broker.stream_error import (
     CLIENT_ERRORS,
@@ -309,11 +309,11 @@ class Bucket:
     def _refusal(self, error: Exception) -> PgsluiceError:
         description = getattr(error, "description", None) or str(error)
         code = getattr(error, "err_code", None)
-        about = f" (error {code})" if code else f" ({type(error).__name__})"
+        about = f"error {code}" if code else type(error).__name__
         if is_passing(error):
-            return TransientError(f"{self.described} does not answer{about}", "check that NATS runs and has a leader", Cause.NATS)
+            return unanswered(self._client, self.described, about)
         return TerminalError(
-            f"JetStream refuses {self.described}: {description}{about}",
+            f"JetStream refuses {self.described}: {description} ({about})",
             "check the account's JetStream limits and permissions",
         )
 

@@ -296,6 +296,14 @@ def denied_lately(client: Client) -> str:
     return client.denied
 
 
+def unanswered(client: Client, asked: str, reason: str) -> TransientError:
+    """``asked`` is whom or what nobody answers for; ``reason`` is how that was noticed."""
+    if denied := denied_lately(client):
+        fact = f"{asked} cannot be used: the NATS user may not {denied}"
+        return TransientError(fact, "give it the permissions that 'pgsluice nats permissions' prints", Cause.NATS)
+    return TransientError(f"{asked} does not answer ({reason})", "check that NATS runs and has a leader", Cause.NATS)
+
+
 async def send_framed(client: Client, frames: bytes) -> None:
     """Publishes messages that are in the protocol's form already, a thousand for the price of one. Raises as ``publish``."""
     if not client.is_connected:
@@ -420,7 +428,7 @@ async def _check_server(client: Client, deadline_s: float) -> None:
 def _no_answer(client: Client) -> TransientError:
     """A server without JetStream passes requests on to those of its cluster, or of its hub, that have it."""
     if client._server_info.get("jetstream"):
-        return TransientError("JetStream does not answer", "check that the NATS cluster has a leader", Cause.NATS)
+        return unanswered(client, "JetStream", "TimeoutError")
     return TransientError(
         "JetStream does not answer, and the NATS server that we are connected to has it off",
         "start nats-server with -js and a store directory, or check those of its cluster that have JetStream",

@@ -35,7 +35,7 @@ from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, Placement, RetentionPolicy, StorageType, StoreCompression, StreamConfig
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams, denied_lately
+from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams, unanswered
 from pgsluice.shared.broker.stream_error import (
     MESSAGE_NOT_FOUND,
     NO_MESSAGE_FOUND,
@@ -300,12 +300,7 @@ class Stream:
         return content
 
     def _unavailable(self, reason: str) -> TransientError:
-        if denied := denied_lately(self._client):
-            fact = f"stream {self.name} cannot be used: the NATS user may not {denied}"
-            return TransientError(fact, "give it the permissions that 'pgsluice nats permissions' prints", Cause.NATS)
-        return TransientError(
-            f"stream {self.name} does not answer ({reason})", "check that NATS runs and has a leader", Cause.NATS
-        )
+        return unanswered(self._client, f"stream {self.name}", reason)
 
 
 class ChangeStream(Stream):

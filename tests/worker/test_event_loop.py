@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 
 from pgsluice.shared.errors import TaskEndedError, TransientError
 from pgsluice.worker.event_loop import WatchedTask
@@ -61,3 +63,24 @@ async def test_an_error_of_ours_that_ends_a_task_keeps_its_meaning() -> None:
     WatchedTask("the task", fail(), told.put_nowait)
     error = await asyncio.wait_for(told.get(), 120)
     assert (type(error), str(error)) == (TransientError, "ours")
+
+
+ENDS_BEFORE_ITS_LOOP = """
+import asyncio, ctypes, sys
+from pgsluice.worker.event_loop import EventLoopThread
+
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.usleep, ctypes.c_void_p(600_000), None)  # between the interpreter's end and the process's
+
+async def wait():
+    tasks.append(asyncio.create_task(asyncio.sleep(0.3)))
+
+tasks = []
+EventLoopThread("left").run(wait())
+sys.exit(75)
+"""
+
+
+def test_a_process_that_leaves_a_loop_running_ends_with_its_own_exit_code() -> None:
+    """An event comes when there is no interpreter any more to take it."""
+    assert subprocess.run([sys.executable, "-c", ENDS_BEFORE_ITS_LOOP]).returncode == 75
