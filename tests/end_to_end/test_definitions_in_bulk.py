@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+import psutil
 import pytest
 
 from tests.end_to_end.group_under_test import GroupUnderTest, configuration
@@ -11,7 +10,6 @@ from tests.servers import Database, NatsServer
 from tests.waiting import wait_until
 
 TABLES = 1207
-READY_DEADLINE_S = 60.0
 STATEMENTS = 400
 
 
@@ -24,27 +22,32 @@ def create(database: Database, tables: int, *, rows: bool) -> None:
                     connection.execute(f"INSERT INTO t{number} VALUES (1, 'a')".encode())
 
 
+def cpu_s(running: GroupUnderTest) -> float:
+    """What the processes of the group have worked so far, with their JVMs: other work on the machine does not change it."""
+    roots = [psutil.Process(each.pid) for each in (running.replicator, running.worker)]
+    each = [process for root in roots for process in (root, *root.children(recursive=True))]
+    return sum(sum(process.cpu_times()[:2]) for process in each)
+
+
 @pytest.mark.long
-def test_a_group_of_many_tables_is_ready_within_a_minute(
+def test_a_group_of_many_tables_is_ready_with_little_work(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
-    """On two cores that nobody else uses; the target's tables are there."""
+    """The target's tables are there."""
     create(source_database, TABLES, rows=True)
     create(target_database, TABLES, rows=False)
     keys = configuration(group, source_database, target_database, nats_server, **{"track-ddl": True})
-    began = time.monotonic()
     with GroupUnderTest(keys) as running:
-        running.replicator.wait_for_log("replicating")
-        told = time.monotonic()
+        running.replicator.wait_for_log("replicating", 600)
         source_database.execute(f"INSERT INTO t{TABLES - 1} VALUES (2, 'last')")
         wait_until(lambda: target_database.execute(f"SELECT count(*) FROM t{TABLES - 1}") == [(1,)], deadline_s=600)
-        took = time.monotonic() - began
-    print("replicating after", told - began, "ready after", took)
-    assert took < READY_DEADLINE_S
+        worked_s = cpu_s(running)
+    print("worked for", worked_s, "s")
+    assert worked_s < 15
 
 
 @pytest.mark.long
-def test_a_migration_of_many_statements_is_applied_in_little_more_time_than_it_took(
+def test_a_migration_of_many_statements_is_little_work(
     source_database: Database, target_database: Database, nats_server: NatsServer, group: str
 ) -> None:
     tables = 20
@@ -57,17 +60,16 @@ def test_a_migration_of_many_statements_is_applied_in_little_more_time_than_it_t
             source_database.execute(f"INSERT INTO t{number} VALUES (2, 'first')")
         last = f"SELECT count(*) FROM t{tables - 1}"
         wait_until(lambda: target_database.execute(last) == [(1,)], deadline_s=120)
-        began = time.monotonic()
+        before_s = cpu_s(running)
         with source_database.connect() as connection:
             for number in range(STATEMENTS // 2):
                 connection.execute(f"ALTER TABLE t{number % tables} ADD COLUMN c{number} int DEFAULT {number}".encode())
                 connection.execute(f"ALTER TABLE t{number % tables} ALTER c{number} SET DEFAULT 7".encode())
                 connection.execute(f"INSERT INTO t{number % tables} (id) VALUES ({number + 3})".encode())
-        altered = time.monotonic() - began
         source_database.execute("INSERT INTO t0 (id) VALUES (0)")
         wait_until(lambda: target_database.execute("SELECT count(*) FROM t0 WHERE id = 0") == [(1,)], deadline_s=300)
-        took = time.monotonic() - began
-        print("altered within", altered, "applied within", took)
+        worked_s = cpu_s(running) - before_s
     rows = "SELECT t::text FROM t0 t WHERE id > 1 ORDER BY id"
     assert target_database.execute(rows) == source_database.execute(rows)
-    assert took < 3 * altered
+    print("worked for", worked_s, "s")
+    assert worked_s < 10

@@ -1,7 +1,7 @@
 """One line of progress instead of a dot for each test: how many are done, and the test that has been running longest.
 
-On a terminal the line is renewed each second; elsewhere it is printed each half minute. A failure is told when it happens. Only
-with ``--numprocesses``: a single process captures what is written while a test runs.
+On a terminal the line is renewed each second; elsewhere it is printed each half minute. A failure is told with its traceback when
+it happens: long runs go on for an hour. Only with ``--numprocesses``: a single process captures what a test writes while it runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 _TERMINAL_INTERVAL_S = 1.0
 _FILE_INTERVAL_S = 30.0
 _LONGEST_NAME = 100
+_LONGEST_TRACEBACK = 4000
 
 
 @pytest.hookimpl(trylast=True)
@@ -59,7 +60,7 @@ class _Progress:
         if report.failed:
             with self._lock:
                 self._failed += 1
-                self._write(f"FAILED after {report.duration:.1f} s: {report.nodeid}")
+                self._write(f"FAILED after {report.duration:.1f} s: {report.nodeid}\n{report.longreprtext[-_LONGEST_TRACEBACK:]}")
 
     def pytest_sessionfinish(self) -> None:
         self._has_ended.set()
