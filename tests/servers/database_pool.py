@@ -91,7 +91,7 @@ class DatabasePool:
 
     def _empty(self, database: Database) -> bool:
         """Whether the database is as it was at first."""
-        database.server.close_reader(database.dbname)
+        database.server.close_session(database.dbname)
         at_first = self._at_first[database.dbname]
         kept = {oid for _, oid, _, _ in at_first}
         with database.connect() as connection:

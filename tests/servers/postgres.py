@@ -48,6 +48,12 @@ _ONLY_READS = re.compile(
     r"|\w*advisory\w*|pg_create_\w+)\b))"
 )
 """Statements that neither depend on a session nor leave anything in one, nor look at sessions."""
+_NEEDS_OWN_SESSION = re.compile(
+    r"(?i)\b(ALTER\s+(ROLE|USER|DATABASE|SYSTEM)|LOAD|dblink\w*|pg_replication_origin_\w+|pg_create_\w+|pg_stat_\w+"
+    r"|pg_backend_pid|pg_terminate_backend)\b"
+)
+"""Statements that leave in a session what DISCARD ALL does not take from it, that change what a new session begins with, or that
+look at sessions."""
 
 
 @functools.cache
@@ -121,7 +127,7 @@ class PostgresServer(ServerProcess):
         self.version = version
         self.settings = DEFAULT_SETTINGS | {"listen_addresses": host} | ({} if durable else FAST_SETTINGS) | dict(settings or {})
         self.password = password or ""
-        self._readers: dict[str, Connection] = {}
+        self._kept: dict[str, Connection] = {}
 
     @property
     def data_directory(self) -> Path:
@@ -156,8 +162,8 @@ class PostgresServer(ServerProcess):
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """By the signals of pg_ctl's modes: SIGTERM smart, SIGINT fast, SIGQUIT immediate."""
-        for dbname in list(self._readers):
-            self.close_reader(dbname)
+        for dbname in list(self._kept):
+            self.close_session(dbname)
         super().stop(number)
 
     def copy(self, host: str) -> PostgresServer:
@@ -197,27 +203,28 @@ class PostgresServer(ServerProcess):
         return psycopg.connect(self.dsn(dbname), autocommit=autocommit, connect_timeout=10)
 
     @contextmanager
-    def reader(self, dbname: str) -> Iterator[Connection]:
-        """A connection that reads only, kept for the next one: a test that waits asks every few milliseconds, and a new session
-        costs twenty times its statement."""
-        reader = self._readers.pop(dbname, None)
-        if reader is None or not _is_alive(reader):
-            reader = self.connect(dbname)
-            reader.prepare_threshold = None  # tables are altered between the statements
+    def session(self, dbname: str) -> Iterator[Connection]:
+        """One that is kept for the next call, as it began: a new session costs twenty times its statement."""
+        connection = self._kept.pop(dbname, None)
+        if connection is None or not _is_alive(connection):
+            connection = self.connect(dbname)
+            connection.prepare_threshold = None  # tables are altered between the statements
         try:
-            yield reader
-        finally:
-            if reader.closed or self._readers.setdefault(dbname, reader) is not reader:
-                reader.close()
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if self._kept.setdefault(dbname, connection) is not connection:
+            connection.close()
 
-    def close_reader(self, dbname: str) -> None:
-        if (reader := self._readers.pop(dbname, None)) is not None:
-            reader.close()
+    def close_session(self, dbname: str) -> None:
+        if (connection := self._kept.pop(dbname, None)) is not None:
+            connection.close()
 
     def create_database(self, name: str) -> Database:
         """By copying files where it can be chosen: half the work of copying pages through the WAL, for one that is small."""
         strategy = sql.SQL(" STRATEGY file_copy" if self.version >= 15 else "")
-        with self.connect() as connection:
+        with self.session("postgres") as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + strategy)
         return Database(self, name)
 
@@ -253,17 +260,21 @@ class Database:
         return self.server.connect(self.dbname, autocommit)
 
     def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Runs one statement (or several without parameters), in a session of its own unless it only reads; the rows of the last
-        one, if any."""
-        with self.server.reader(self.dbname) if _ONLY_READS.match(statement) else self.connect() as connection:
+        """Runs one statement (or several without parameters) as a new session would; the rows of the last one, if any."""
+        only_reads = _ONLY_READS.match(statement) is not None
+        is_apart = not only_reads and _NEEDS_OWN_SESSION.search(statement) is not None
+        with self.connect() if is_apart else self.server.session(self.dbname) as connection:
             cursor = connection.execute(statement.encode(), parameters)
             result = cursor.pgresult
-            return cursor.fetchall() if result is not None and result.status == ExecStatus.TUPLES_OK else []
+            rows = cursor.fetchall() if result is not None and result.status == ExecStatus.TUPLES_OK else []
+            if not only_reads and not is_apart:
+                connection.execute("DISCARD ALL")
+        return rows
 
     def drop(self) -> None:
         """Drops the database, its replication slots and its connections; may be called twice."""
-        self.server.close_reader(self.dbname)
-        with self.server.connect() as connection:
+        self.server.close_session(self.dbname)
+        with self.server.session("postgres") as connection:
             slots = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s AND NOT temporary"
             for slot_name, active_pid in connection.execute(slots, [self.dbname]).fetchall():
                 if active_pid is not None:
