@@ -165,7 +165,7 @@ def test_a_finished_copy_is_not_repeated_and_needs_no_spark(copied: CopiedGroup)
 
 
 def test_only_the_stream_s_own_slot_exists_while_a_copy_runs(copied: CopiedGroup) -> None:
-    create_tables(copied.source, t=30_000)
+    create_tables(copied.source, t=12_000)
     with copied.replicator("--copy-and-stream") as process:
         with copied.gate("t", ranges=1):
             assert copied.slots() == [GroupNames(copied.name).slot]
@@ -175,7 +175,7 @@ def test_only_the_stream_s_own_slot_exists_while_a_copy_runs(copied: CopiedGroup
         wait_until(lambda: changes(copied) == 1, what="a change in the stream")
         process.terminate()
         assert process.wait() == 0
-    assert sum(copied.copied("t").values()) == 30_000
+    assert sum(copied.copied("t").values()) == 12_000
 
 
 def changes(copied: CopiedGroup) -> int:
@@ -188,13 +188,13 @@ def changes(copied: CopiedGroup) -> int:
 
 
 def test_current_is_where_the_source_is_after_the_copy(copied: CopiedGroup) -> None:
-    create_tables(copied.source, t=60_000)
+    create_tables(copied.source, t=24_000)
     with copied.replicator("--copy-and-stream", "--until-lsn=current") as process:
         with copied.gate("t", ranges=1) as gate:
             gate.execute("INSERT INTO t VALUES (0, 'during the copy')")
         assert process.wait(COPY_DEADLINE_S) == 0
     assert changes(copied) == 1
-    assert sum(copied.copied("t").values()) == 60_000
+    assert sum(copied.copied("t").values()) == 24_000
 
 
 def test_tables_wait_in_the_ledger_before_the_change_stream_exists(copied: CopiedGroup) -> None:
@@ -237,7 +237,7 @@ def test_after_a_kill_finished_tables_are_kept_and_the_others_copied_anew(copied
 
 
 def test_the_snapshot_s_death_begins_another_without_a_restart(copied: CopiedGroup) -> None:
-    create_tables(copied.source, t=60_000)
+    create_tables(copied.source, t=24_000)
     with copied.replicator("--copy") as process:
         with copied.gate("t", ranges=4):
             before = copied.table("t")
@@ -256,7 +256,7 @@ def test_the_snapshot_s_death_begins_another_without_a_restart(copied: CopiedGro
 def test_source_and_broker_may_die_and_come_back_while_tables_are_copied(group: str) -> None:
     with PostgresServer() as server, NatsServer() as nats:
         copied = CopiedGroup(group, server.create_database("source"), nats)
-        create_tables(copied.source, t=60_000)
+        create_tables(copied.source, t=24_000)
         with copied.replicator("--copy-and-stream", "--until-lsn=current") as process:
             with copied.gate("t", ranges=4) as gate:
                 nats.kill()
@@ -273,7 +273,7 @@ def test_source_and_broker_may_die_and_come_back_while_tables_are_copied(group: 
 
 
 def test_a_table_that_is_rewritten_meanwhile_is_copied_anew_and_the_others_once(copied: CopiedGroup) -> None:
-    create_tables(copied.source, t=60_000, other=1000)
+    create_tables(copied.source, t=24_000, other=1000)
     with copied.replicator("--copy") as process:
         with copied.gate("t", ranges=4) as gate:
             gate.execute("TRUNCATE t; INSERT INTO t VALUES (1, 'new')")
@@ -307,7 +307,7 @@ def test_a_table_in_trouble_does_not_stop_the_others_and_is_taken_up_on_request(
 
 
 def test_sigterm_stops_a_copy_that_goes_on_at_the_next_start(copied: CopiedGroup) -> None:
-    create_tables(copied.source, t=60_000)
+    create_tables(copied.source, t=24_000)
     with copied.replicator("--copy") as process:
         with copied.gate("t", ranges=4):
             process.terminate()
@@ -367,7 +367,7 @@ def test_a_copy_that_was_killed_in_a_full_stream_is_begun_again_in_it(copied: Co
 
 
 def test_two_copies_of_one_group_do_not_meet(copied: CopiedGroup) -> None:
-    create_tables(copied.source, t=60_000)
+    create_tables(copied.source, t=24_000)
     with closing(copied.replicator("--copy")) as second, copied.replicator("--copy") as first:
         with copied.gate("t", ranges=1):
             second.start()
