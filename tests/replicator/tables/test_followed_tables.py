@@ -99,7 +99,7 @@ def test_a_hang_up_while_a_table_waits_to_join_is_answered_too(make_group: MakeG
 
 
 def test_spark_starts_for_a_table_that_joins_only_where_there_is_much_to_copy(make_group: MakeGroup) -> None:
-    group = make_group(tables="t,order_*")
+    group = make_group(tables="t,order_*", copy_range_bytes="4MiB")
     group.create("order_first")
     with group.running() as process:
         process.wait_for_log("copy is finished")
