@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from tests.servers.program import REPOSITORY
 
@@ -66,11 +69,43 @@ def test_what_is_set_for_a_spark_of_others_changes_nothing(tmp_path: Path) -> No
     assert said == "started: [1, 3]"
 
 
-def test_a_machine_whose_name_has_no_address_runs_spark() -> None:
-    assert (
-        started("unshare", "--map-root-user", "--uts", "sh", "-c", 'hostname nowhere.invalid; exec "$@"', "sh")
-        == "started: [1, 3]"
-    )
+STRANGE = {
+    "a name without an address": "hostname nowhere.invalid",
+    "shared memory that nobody may write": "mount -t tmpfs -o ro none /dev/shm",
+    "temporary files that may not be run": "mount -t tmpfs -o noexec,mode=1777 none /tmp",
+    "a home that is not there": "export HOME=/nowhere",
+    "a locale of ASCII": "export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
+    "another zone": "export TZ=Pacific/Chatham",
+    "a proxy": "export http_proxy=http://192.0.2.1:3128 https_proxy=http://192.0.2.1:3128 all_proxy=socks5://192.0.2.1:1080",
+    "options of Java": "export JAVA_TOOL_OPTIONS='-Djava.net.preferIPv6Addresses=true -Dfile.encoding=ISO-8859-1'",
+}
+NETWORKS = {
+    "no network but the loopback": "ip link set lo up",
+    "addresses of version 6 only": "ip link set lo up; ip link add eth0 type veth; ip addr add 2001:db8::7/64 dev eth0;"
+    " ip link set eth0 up",
+}
+
+
+def on_a_machine_with(*commands: str, has_network: bool = True) -> str:
+    spaces = ("unshare", "--map-root-user", "--uts", "--mount", *(() if has_network else ("--net",)))
+    return started(*spaces, "sh", "-ec", "; ".join((*commands, 'exec "$@"')), "sh")
+
+
+@pytest.mark.long  # Spark starts for each
+@pytest.mark.parametrize("command", STRANGE.values(), ids=STRANGE)
+def test_spark_runs_on_a_machine_with(command: str) -> None:
+    assert on_a_machine_with(command) == "started: [1, 3]"
+
+
+def test_spark_runs_on_a_machine_with_all_of_it_at_once() -> None:
+    assert on_a_machine_with(*STRANGE.values()) == "started: [1, 3]"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")
+@pytest.mark.parametrize("command", NETWORKS.values(), ids=NETWORKS)
+def test_spark_runs_on_a_machine_that_has(command: str) -> None:
+    assert on_a_machine_with(command, has_network=False) == "started: [1, 3]"
 
 
 def test_a_user_without_an_account_is_told() -> None:
