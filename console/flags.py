@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pgsluice.console.shell.examples import EXAMPLES
 from pgsluice.shared import config, telemetry
 from pgsluice.shared.config.declaration import CONFIG
 from pgsluice.shared.config.kinds import Kind, parse_duration
@@ -29,9 +30,31 @@ T = TypeVar("T")
 
 REQUIRED = "required"
 
+USUAL = frozenset(
+    {
+        *(
+            "config",
+            "group",
+            "nats-url",
+            "name",
+            "metrics-listen",
+            "listen",
+            "rules-config",
+            "routing-config",
+            "pipelines-config",
+        ),
+        *("source-url", "host", "dbname", "user", "password", "tables", "copy-and-stream", "track-ddl"),
+        *("target-url", "target-host", "target-dbname", "target-user", "target-password", "ddl", "format"),
+        *("file-output-dir", "webhook-url", "kafka-brokers", "kafka-topic", "nats-stream", "search-url", "search-index"),
+    }
+)
+"""The options that ``--help`` lists, beside those that a command requires; ``--help-all`` lists all of them."""
+
 _REPEATABLE = (Kind.LIST, Kind.PAIRS)
 _FLAGS = "pgsluice.flags"
 """Key of the flags given so far, in click's storage that a command shares with its groups."""
+_SHOWS_ALL = "pgsluice.shows_all"
+"""Key that is there while the whole help text is made."""
 
 _log = telemetry.logger(__name__)
 
@@ -62,13 +85,14 @@ def takes(
     also: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[CommandFunction], CommandFunction]:
     """Gives a click command the flags of ``settings``. They are read by ``load_values``, not passed to the function. ``required``
-    is what help says of an option that the command cannot do without. ``shown`` names the options that help lists, None: all of
-    them. ``also`` has a second flag for some."""
+    is the note of an option that the command cannot do without. ``shown`` names the options that ``--help`` lists, None: the
+    usual ones. ``also`` has a second flag for some."""
 
     def decorate(function: CommandFunction) -> CommandFunction:
+        function = _HELP_ALL(function)
         for option in reversed(config.options_of(*settings)):
-            is_hidden = shown is not None and option.name not in shown
-            function = _flag(option, required, also.get(option.name), is_hidden)(function)
+            is_usual = option.name in shown if shown is not None else option.required or option.name in USUAL
+            function = _flag(option, required, also.get(option.name), is_usual=is_usual)(function)
         return function
 
     return decorate
@@ -133,8 +157,42 @@ def confirm(command: str, question: str) -> None:
         raise UsageError("nothing was removed", "answer y, or give --yes")
 
 
+def show_all_options(context: click.Context) -> str:
+    """Returns the help text that ``--help-all`` prints."""
+    context.meta[_SHOWS_ALL] = True
+    return context.get_help()
+
+
+class _Flag(click.Option):
+    """A flag of an option; a page of help that is not the whole one leaves out those that are not usual."""
+
+    def __init__(self, *arguments: Any, is_usual: bool, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.is_usual = is_usual
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return super().get_help_record(ctx) if self.is_usual or _SHOWS_ALL in ctx.meta else None
+
+
+class _HelpAllFlag(click.Option):
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        others = [each for each in ctx.command.params if isinstance(each, _Flag) and not each.is_usual]
+        return ("--help-all", f"Show {len(others)} more options.") if others and _SHOWS_ALL not in ctx.meta else None
+
+
+def _print_all(context: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+    if is_given and not context.resilient_parsing:
+        click.echo(show_all_options(context), color=context.color)
+        context.exit()
+
+
+_HELP_ALL = click.option(
+    "--help-all", cls=_HelpAllFlag, is_flag=True, is_eager=True, expose_value=False, callback=_print_all, help="Show all options."
+)
+
+
 def _flag(
-    option: Option, required: str = REQUIRED, also: str | None = None, is_hidden: bool = False
+    option: Option, required: str = REQUIRED, also: str | None = None, *, is_usual: bool = True
 ) -> Callable[[CommandFunction], CommandFunction]:
     """A flag that takes text as it stands: the kind reads it later, as it reads the other sources.
 
@@ -148,13 +206,15 @@ def _flag(
     optional_value: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if option.kind is Kind.SWITCH else {}
     return click.option(
         *filter(None, (also, option.flag)),
+        cls=_Flag,
+        is_usual=is_usual,
         type=str,
         multiple=option.kind in _REPEATABLE,
         expose_value=False,
         callback=remember,
         metavar=option.kind.value,
         help=option_help(option, required),
-        hidden=is_hidden,
+        hidden=bool(option.no_effect),
         **optional_value,
     )
 
@@ -166,3 +226,13 @@ def option_help(option: Option, required: str = REQUIRED) -> str:
     if option.required:
         notes.append(required)
     return f"{option.help} [{'; '.join(notes)}]" if notes else option.help
+
+
+def complete_help(path: str, command: click.Command) -> None:
+    """Adds the examples to the help of a command, and to those of its commands; ``--help-all`` stands last."""
+    command.params.sort(key=lambda parameter: parameter.name == "help_all")
+    if path in EXAMPLES:
+        lines = [f"  {' '.join(filter(None, ('pgsluice', path, each)))}" for each in EXAMPLES[path]]
+        command.epilog = "\n".join(["\b", "Examples:", *lines])
+    for name, below in getattr(command, "commands", {}).items():
+        complete_help(f"{path} {name}", below)

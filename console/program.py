@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import click
 
-from pgsluice.console.flags import takes_config
+from pgsluice.console.flags import complete_help, takes_config
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 from pgsluice.shared.process import start as process_start
@@ -24,44 +25,68 @@ from pgsluice.shared.process import stop_signals
 INTERRUPTED = 130
 """What a shell reports for a process that SIGINT ended."""
 
-_COMMANDS = {
-    "up": ("pgsluice.console.up.up_command", "up", "Replicate at once, in one terminal."),
-    "replicator": ("pgsluice.console.commands", "replicator", "Publish a database's changes to NATS JetStream."),
-    "worker": ("pgsluice.console.worker", "worker", "Apply a group's changes to a sink."),
-    "check": ("pgsluice.console.check.check_command", "check", "Find what is wrong before a start, with what cures it."),
-    "status": ("pgsluice.console.commands", "status", "Show where a group's replicator and workers are."),
-    "lag": ("pgsluice.console.commands", "lag", "Say whether the workers keep up, by the exit code."),
-    "pause": ("pgsluice.console.units.unit_commands", "pause", "Let a group's workers rest between batches."),
-    "resume": ("pgsluice.console.units.unit_commands", "resume", "Let go on what is paused."),
-    "stop": ("pgsluice.console.units.unit_commands", "stop", "End a group's processes, and keep them stopped."),
-    "start": ("pgsluice.console.units.unit_commands", "start", "Let processes be started that were stopped."),
-    "tables": ("pgsluice.console.table_commands", "tables", "Show a group's tables, or have others while it runs."),
-    "run": ("pgsluice.console.pipelines.pipeline_commands", "run", "Read a SQL pipeline's rows."),
-    "schedule": ("pgsluice.console.executor.executor_commands", "schedule", "Run SQL pipelines by their schedules."),
-    "runs": ("pgsluice.console.pipelines.pipeline_commands", "runs", "Show what became of a pipeline's runs."),
-    "steps": ("pgsluice.console.pipelines.pipeline_commands", "steps", "Try a SQL pipeline's steps on rows of a file."),
-    "search": ("pgsluice.console.search.search_commands", "search", "Fill the indexes of a search worker anew."),
-    "dead": ("pgsluice.console.commands", "dead", "Show, replay or discard changes that were not applied."),
-    "messages": ("pgsluice.console.inspect.inspect_commands", "messages", "Show what a group's change stream holds."),
-    "trace": ("pgsluice.console.inspect.inspect_commands", "trace", "Show where a row is."),
-    "subscriptions": (
-        "pgsluice.console.subscriptions.subscription_commands",
-        "subscriptions",
-        "Show who is posted changes, and subscribe others.",
-    ),
-    "forget": ("pgsluice.console.commands", "forget", "Forget a worker that does not come back."),
-    "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and try them on changes."),
-    "ddl": ("pgsluice.console.ddl_commands", "ddl", "Have the source tell of altered tables."),
-    "nats": ("pgsluice.console.broker.broker_commands", "nats", "Print a group's NATS permissions, and create its streams."),
-    "plan": ("pgsluice.console.documents.documents_command", "plan", "Show what applying documents would change."),
-    "apply": ("pgsluice.console.documents.documents_command", "apply", "Say what groups are to be."),
-    "export": ("pgsluice.console.documents.documents_command", "export", "Write what groups are to be as YAML."),
-    "server": ("pgsluice.console.server.server_commands", "server", "Serve the REST API and the page."),
-    "token": ("pgsluice.console.server.server_commands", "token", "Tokens that a server takes."),
-    "spark-archive": ("pgsluice.console.commands", "spark_archive", "Make Spark start faster."),
-    "drop": ("pgsluice.console.commands", "drop", "Remove everything a group made at the source and in NATS."),
+_SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Run": {
+        "up": ("pgsluice.console.up.up_command", "up", "Replicate one database into another, in one terminal."),
+        "init": ("pgsluice.console.shell.shell_commands", "init", "Write a first configuration file."),
+        "check": (
+            "pgsluice.console.check.check_command",
+            "check",
+            "Check a configuration and its servers, with SQL that fixes it.",
+        ),
+        "replicator": ("pgsluice.console.commands", "replicator", "Publish a database's changes to NATS JetStream."),
+        "worker": ("pgsluice.console.worker", "worker", "Apply a group's changes to a sink."),
+        "drop": ("pgsluice.console.commands", "drop", "Remove everything a group created at the source and in NATS."),
+    },
+    "Inspect": {
+        "status": ("pgsluice.console.commands", "status", "Show position and lag of a group's processes."),
+        "lag": ("pgsluice.console.commands", "lag", "Exit with 0 if the workers keep up, for probes and scripts."),
+        "messages": ("pgsluice.console.inspect.inspect_commands", "messages", "Show the changes in a group's stream."),
+        "trace": (
+            "pgsluice.console.inspect.inspect_commands",
+            "trace",
+            "Show each change of a row, and which workers applied it.",
+        ),
+        "rules": ("pgsluice.console.commands", "rules", "Check rules and routing files, and test them on changes."),
+    },
+    "Operate": {
+        "pause": ("pgsluice.console.units.unit_commands", "pause", "Pause workers between two batches."),
+        "resume": ("pgsluice.console.units.unit_commands", "resume", "Resume paused workers."),
+        "stop": ("pgsluice.console.units.unit_commands", "stop", "Stop a group's processes, and keep them stopped."),
+        "start": ("pgsluice.console.units.unit_commands", "start", "Allow stopped processes to start again."),
+        "tables": ("pgsluice.console.table_commands", "tables", "List, add, remove and resync tables."),
+        "dead": ("pgsluice.console.commands", "dead", "List, replay or discard dead letters (DLQ)."),
+        "ddl": ("pgsluice.console.ddl_commands", "ddl", "Manage the capture of schema changes (DDL)."),
+        "search": ("pgsluice.console.search.search_commands", "search", "Rebuild the indexes of a search worker."),
+        "subscriptions": (
+            "pgsluice.console.subscriptions.subscription_commands",
+            "subscriptions",
+            "Manage webhook subscriptions.",
+        ),
+        "forget": ("pgsluice.console.commands", "forget", "Forget a worker that will not return."),
+        "nats": ("pgsluice.console.broker.broker_commands", "nats", "Print NATS permissions, and create a group's streams."),
+        "spark-archive": ("pgsluice.console.commands", "spark_archive", "Make Spark start faster."),
+    },
+    "Query pipelines": {
+        "run": ("pgsluice.console.pipelines.pipeline_commands", "run", "Run a query pipeline once."),
+        "schedule": ("pgsluice.console.executor.executor_commands", "schedule", "Run query pipelines on their schedules."),
+        "runs": ("pgsluice.console.pipelines.pipeline_commands", "runs", "List, pause, resume or cancel runs."),
+        "steps": ("pgsluice.console.pipelines.pipeline_commands", "steps", "Test a pipeline's transforms on rows of a file."),
+    },
+    "Server": {
+        "server": ("pgsluice.console.server.server_commands", "server", "Serve the REST API and the web page."),
+        "token": ("pgsluice.console.server.server_commands", "token", "Manage the access tokens of a server."),
+        "plan": ("pgsluice.console.documents.documents_command", "plan", "Show the changes that 'apply' would make."),
+        "apply": ("pgsluice.console.documents.documents_command", "apply", "Apply group configurations from YAML files."),
+        "export": ("pgsluice.console.documents.documents_command", "export", "Export group configurations as YAML."),
+    },
+    "Shell": {"completion": ("pgsluice.console.shell.shell_commands", "completion", "Print the completion script of a shell.")},
 }
-"""Command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
+"""Section of the help → command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
+
+_COMMANDS = {name: entry for section in _SECTIONS.values() for name, entry in section.items()}
+_ALIASES = {"dlq": "dead"}
+"""Other names of commands, which help does not list."""
 
 _SERVICES = ("up", "replicator", "worker", "server", "schedule")
 """The commands that run until they are stopped."""
@@ -74,6 +99,7 @@ class LazyGroup(click.Group):
         return [*_COMMANDS, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         if cmd_name in _SERVICES:
@@ -83,13 +109,26 @@ class LazyGroup(click.Group):
         module, attribute, _ = _COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        complete_help(cmd_name, command)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            close = get_close_matches(args[0], [*self.list_commands(ctx), *_ALIASES])
+            raise click.UsageError(f"No such command '{args[0]}'.{_meant(close)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, summary) for name, (_, _, summary) in _COMMANDS.items()]
-        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        for title, commands in _SECTIONS.items():
+            rows = [(name, summary) for name, (_, _, summary) in commands.items()]
+            if title == "Shell":
+                rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=16)
+
+
+def _meant(close: list[str]) -> str:
+    return " Did you mean " + " or ".join(f"'{name}'" for name in close) + "?" if close else ""
 
 
 def _version_option(context: click.Context, parameter: click.Parameter, given: bool) -> None:
@@ -104,7 +143,7 @@ def _version_option(context: click.Context, parameter: click.Parameter, given: b
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version_option, help="Show the program's version."
 )
 def program() -> None:
-    """Replicates PostgreSQL through NATS JetStream and transforms the data on the way.
+    """Change data capture (CDC) for PostgreSQL through NATS JetStream, with rules on the way.
 
     Every flag is also an environment variable (--nats-url: PGSLUICE_NATS_URL) and a key of the YAML file (nats-url:). The
     flag wins over the variable, the variable over the file, the file over the default.

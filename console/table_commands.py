@@ -21,7 +21,7 @@ def gives_order(function: CommandFunction, *, takes_all: bool = False) -> Comman
     decorated: Any = function
     decorators: tuple[Callable[[Any], Any], ...] = (
         click.pass_context,
-        click.option("--no-wait", is_flag=True, help="Give the order and do not wait for it"),
+        click.option("--no-wait", is_flag=True, help="Return at once, without the outcome"),
         click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=60.0, metavar="SECONDS", help=_WAIT),
         *([click.option("--all", "every", is_flag=True, help="All tables of the group")] if takes_all else []),
         click.argument("named", nargs=-1, required=not takes_all, metavar="[TABLE]..." if takes_all else "TABLE..."),
@@ -33,67 +33,75 @@ def gives_order(function: CommandFunction, *, takes_all: bool = False) -> Comman
     return made
 
 
-@click.group()
+class _TablesGroup(click.Group):
+    """Takes ``recopy``, the earlier name, for ``resync``."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, "resync" if cmd_name == "recopy" else cmd_name)
+
+
+@click.group(cls=_TablesGroup)
 @takes(GroupSettings)
 def tables() -> None:
-    """Show the tables of a group, or have others: added, removed, copied again, while everything runs.
+    """List, add, remove and resync the tables of a group while everything runs.
 
-    TABLE is one table (orders, sales.orders) or a pattern in quotes ('sales.*'). What is added and removed holds over
-    restarts, beside the configuration. An order waits for a replicator that does not run.
+    TABLE is one table (orders, sales.orders) or a pattern in quotes ('sales.*'). Added and removed tables are stored in NATS,
+    in addition to the configuration, and survive restarts. If the replicator is not running, it carries the command out at its
+    next start.
     """
 
 
-@tables.command("list", short_help="List tables: phase, rows, what is wrong.")
+@tables.command("list", short_help="List tables with phase, rows and errors.")
 @takes(GroupSettings)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a table")
 @click.pass_context
 def tables_list(context: click.Context, as_json: bool) -> None:
-    """List the group's tables, where each comes from, how far its copy is, and which orders are open."""
+    """List the group's tables: why each is followed, how far its snapshot is, and which commands are pending."""
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.tables import list_tables
 
     list_tables(settings, as_json=as_json)
 
 
-@tables.command("add", short_help="Follow tables from now on, and copy their rows.")
+@tables.command("add", short_help="Start to replicate tables, with an initial snapshot.")
 @gives_order
-@click.option("--without-copy", is_flag=True, help="Join a group that only streams; rows that are there stay missing")
+@click.option("--without-copy", is_flag=True, help="For a group that only streams; existing rows stay missing at the target")
 def tables_add(context: click.Context, named: tuple[str, ...], without_copy: bool, wait_s: float, no_wait: bool) -> None:
-    """Follow each TABLE from now on, and copy the rows that it holds."""
+    """Start to replicate each TABLE, and copy its existing rows."""
     _order(context, "add", named, wait_s=None if no_wait else wait_s, without_copy=without_copy)
 
 
-@tables.command("remove", short_help="Follow tables no more; targets keep what they hold.")
+@tables.command("remove", short_help="Stop to replicate tables; targets keep their rows.")
 @gives_order
 def tables_remove(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool) -> None:
-    """Follow each TABLE no more, although the configuration may name it. What targets hold of it stays."""
+    """Stop to replicate each TABLE, even if the configuration names it. Rows at the targets stay."""
     _order(context, "remove", named, wait_s=None if no_wait else wait_s)
 
 
-@tables.command("recopy", short_help="Copy tables again, into emptied tables.")
+@tables.command("resync", short_help="Copy tables again, into emptied tables.")
 @partial(gives_order, takes_all=True)
-def tables_recopy(context: click.Context, named: tuple[str, ...], every: bool, wait_s: float, no_wait: bool) -> None:
+def tables_resync(context: click.Context, named: tuple[str, ...], every: bool, wait_s: float, no_wait: bool) -> None:
     """Copy each TABLE again from its first row, into emptied tables at the targets."""
     _order(context, "recopy", _named(named, every=every), wait_s=None if no_wait else wait_s)
 
 
-@tables.command("retry", short_help="Copy tables that are errored.")
+@tables.command("retry", short_help="Retry the snapshot of tables in an error state.")
 @partial(gives_order, takes_all=True)
 def tables_retry(context: click.Context, named: tuple[str, ...], every: bool, wait_s: float, no_wait: bool) -> None:
-    """Copy each TABLE that is errored, now that its cause is removed."""
+    """Copy each TABLE whose snapshot failed, after you have removed the cause."""
     _order(context, "retry", _named(named, every=every), wait_s=None if no_wait else wait_s)
 
 
-@tables.command("forget", short_help="Remove tables, and all that is known of them.")
+@tables.command("forget", short_help="Remove tables, and all that the group stores about them.")
 @gives_order
 @click.option("--yes", is_flag=True, help="Do not ask before")
 def tables_forget(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool, yes: bool) -> None:
-    """Follow each TABLE no more, and forget what the group knows of it, once every worker has applied what there is of it.
+    """Stop to replicate each TABLE, and delete its state, after every worker has applied its changes.
 
-    What targets hold of it stays.
+    Rows at the targets stay.
     """
     if not yes:
-        confirm("forget", "Forget what the group knows of these tables?")
+        confirm("forget", "Delete the stored state of these tables?")
     _order(context, "forget", named, wait_s=None if no_wait else wait_s)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pgsluice.console.flags import load_values, option_help, takes
+from pgsluice.console.flags import complete_help, load_values, option_help, takes
 from pgsluice.shared import config
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.errors import UsageError
@@ -33,9 +33,9 @@ class SinkGroup(click.Group):
 @click.group(cls=SinkGroup)
 @takes(WorkerSettings)
 def worker() -> None:
-    """Apply a group's changes to a sink: one of those below, or a sink of your own, named as module:Class.
+    """Apply a group's changes to one of the sinks below, or to your own sink, named as module:Class.
 
-    The options below can also be given behind the sink's name.
+    You can also give the options after the sink's name.
     """
 
 
@@ -53,6 +53,7 @@ def _sink_command(kind: str) -> click.Command:
 
         run(config.make(WorkerSettings, values).named(kind), lambda worker: sink.new_sink(worker, settings))
 
+    complete_help(f"worker {kind}", registered)
     return registered
 
 

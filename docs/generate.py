@@ -20,7 +20,7 @@ from pygments.formatters import HtmlFormatter
 
 import pgsluice
 from pgsluice import testing
-from pgsluice.console.flags import known_options, settings_by_command
+from pgsluice.console.flags import known_options, settings_by_command, show_all_options
 from pgsluice.console.program import program
 from pgsluice.shared.config import options_of
 from pgsluice.shared.config.option import Option
@@ -168,7 +168,7 @@ def _kind(option: Option) -> str:
 _COMMANDS_TITLE = """\
 # Commands
 
-This page is made from the program's own help texts. `pgsluice COMMAND --help` shows the same. [Exit
+This page is made from the program's own help texts. `pgsluice COMMAND --help-all` shows the same. [Exit
 codes](exit-codes.md) and [options](options.md) have pages of their own.
 """
 
@@ -193,7 +193,7 @@ def _below(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 
 def _command_section(path: str, context: click.Context) -> str:
-    return f"## {path}\n\n```text\n{inspect.cleandoc(context.get_help())}\n```\n"
+    return f"## {path}\n\n```text\n{inspect.cleandoc(show_all_options(context))}\n```\n"
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------------

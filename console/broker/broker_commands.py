@@ -6,12 +6,11 @@ import click
 
 from pgsluice.console.flags import load_values, takes
 from pgsluice.shared import config
-from pgsluice.shared.config.declaration import options_of
 from pgsluice.shared.config.settings import BrokerSetupSettings
 from pgsluice.worker.sinks.nats.options import NatsSinkSettings
 
 _TARGET = ("nats-stream", "nats-group", "nats-subject", "nats-stream-replicas", "nats-stream-max-bytes", "nats-stream-max-age")
-_SHOWN = {*(option.name for option in options_of(BrokerSetupSettings)), *_TARGET}
+_SHOWN = {"config", "group", "nats-url", *_TARGET}
 
 _pipeline = click.option(
     "--pipeline", "pipeline", is_flag=True, help="For the group of a SQL pipeline: no change stream, and its document"

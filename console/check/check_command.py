@@ -14,7 +14,7 @@ _EVERY = "every"
 
 
 @click.command()
-@takes(CheckSettings)
+@takes(CheckSettings, shown=("config", "group", "nats-url", "source-url", "target-url"))
 @click.option("--source", "source", is_flag=True, help="Look at the source")
 @click.option("--target", "target", is_flag=True, help="Look at the target, a PostgreSQL database")
 @click.option("--nats", "nats", is_flag=True, help="Look at NATS")

@@ -10,7 +10,7 @@ from pgsluice.shared.pipelines.pipeline_settings import RunPipelineSettings, Run
 
 
 @click.command()
-@takes(RunPipelineSettings)
+@takes(RunPipelineSettings, shown=("config", "nats-url", "pipelines-config", "source-url", "host", "dbname", "user"))
 @click.argument("pipeline")
 @click.option("--full", is_flag=True, help="Read all rows, whatever was read before; leave what is left of an earlier run")
 @click.option("--wait", is_flag=True, help="Return when every worker of the pipeline's group has applied the rows")

@@ -30,10 +30,10 @@ class HelpPage(NamedTuple):
     loaded: frozenset[str]
 
 
-def help_pages(commands: Iterable[str], environment: dict[str, str] | None = None) -> list[HelpPage]:
+def help_pages(commands: Iterable[str], environment: dict[str, str] | None = None, flag: str = "--help") -> list[HelpPage]:
     """Of commands like "worker postgres"; "" is the program itself."""
     given = list(commands)
-    process = [sys.executable, "-m", "tests.console.help_pages", json.dumps(given)]
+    process = [sys.executable, "-m", "tests.console.help_pages", json.dumps(given), flag]
     env = os.environ | (environment or {})
     ended = subprocess.run(process, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=120, check=True)
     found = zip(given, json.loads(ended.stdout), strict=True)
@@ -65,7 +65,7 @@ def main() -> None:
 
     started_s = time.process_time()
     commands: list[str] = json.loads(sys.argv[1])
-    json.dump([_forked([*command.split(), "--help"], started_s) for command in commands], sys.stdout)
+    json.dump([_forked([*command.split(), sys.argv[2]], started_s) for command in commands], sys.stdout)
 
 
 if __name__ == "__main__":

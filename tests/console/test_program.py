@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -37,9 +39,11 @@ def probe() -> Iterator[Probe]:
     program.commands.pop("probe", None)
 
 
-def program_process(*arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pgsluice.console.program", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, stdin=stdin, capture_output=True, text=True, timeout=60, check=False)
+def program_process(
+    *arguments: str, stdin: int = subprocess.DEVNULL, variables: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, "-m", "pgsluice.console.program", *arguments], os.environ | variables
+    return subprocess.run(command, cwd=REPOSITORY, env=env, stdin=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 
 def flags(**changes: str) -> list[str]:
