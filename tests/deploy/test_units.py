@@ -61,8 +61,8 @@ def test_a_unit_is_started_again_unless_a_person_is_needed(role: str) -> None:
     page = (REPOSITORY / "docs" / "reference" / "exit-codes.md").read_text()
     needs_a_person = [
         code
-        for code, what in re.findall(r"^\| (\d+) \|.*\| ([^|]+) \|$", page, re.MULTILINE)
-        if "first" in what or "tells" in what
+        for code, action in re.findall(r"^\| (\d+) \|.*\| ([^|]+) \|$", page, re.MULTILINE)
+        if "first" in action or "operator" in action
     ]
     assert unit(role)["Restart"] == ["on-failure"]
     assert unit(role)["RestartPreventExitStatus"] == [" ".join(needs_a_person)] == ["2 70"]
