@@ -42,7 +42,7 @@ def channels(settings: AlertSettings) -> list[Channel]:
 
 
 def alert_content(group: str, alert: AlertRecord, sender: str) -> dict[str, Any]:
-    """What people are sent; docs/how-to/alerts.md describes it."""
+    """What people are sent; docs/how-to/alert-messages.md describes it."""
     return {
         "id": f"{group}/{alert.alert}/{alert.subject}/{alert.since}",
         "group": group,
