@@ -15,6 +15,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.testing.changes_builder import delete, insert, message, table, update
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 from tests.servers import Database
+from tests.source_code import REPOSITORY
 
 RULES = """\
 tables:
@@ -130,6 +131,22 @@ def test_what_becomes_of_columns_that_no_rule_names_is_a_step_of_its_own(write: 
     refusing = rules.replace("null", "refuse")
     assert run(["rules", "test", write("r.yaml", refusing), lines]) == 70
     assert "no rule names column 'name' of table 'public.users', and 'unlisted' is refuse" in capsys.readouterr().err
+
+
+def test_the_example_about_personal_data_shows_what_stands_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "mask-personal-data.md").read_text()
+    rules, _, rest = page.partition("```yaml\n")[2].partition("```")
+    shown = rest.partition("```\n")[2].partition("```")[0]
+    customers = table(
+        "public.customers", "id bigint", *(f"{name} text" for name in ("email", "name", "phone", "country", "created_at"))
+    )
+    row = (b"7", b"alice@example.com", b"Alice Smith", b"5551234567", b"DE", b"2026-01-30")
+    monkeypatch.chdir(tmp_path)
+    Path("rules.yml").write_text(rules)
+    Path("changes.jsonl").write_bytes(b"".join(encode_lines(message(1, insert(customers, *row)))))
+    assert trial(capsys, ["rules.yml", "changes.jsonl"]) == shown.splitlines()
 
 
 def wider() -> Table:
