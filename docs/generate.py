@@ -267,7 +267,7 @@ def _object_names(group: GroupNames) -> str:
 _API_TITLE = """\
 # Python API
 
-This page is made from the package's own documentation. [Write a sink of your own](../how-to/own-sink.md) and
+This page is made from the package's own documentation. [Write a sink](../how-to/own-sink.md) and
 [a rule](../how-to/own-rule.md) show how the names are used.
 """
 
