@@ -31,10 +31,10 @@ differs fails everything.
 
 Values are medians over the repetitions, with the least and the most. A *ratio* is the share of what native replication achieved
 in the same repetition: over 1 pgsluice is faster. *CPU* is spent within the measured time; memory is the peak. The parts of the
-pipeline are summed up as *together*. Beside them there are *benchmark*, what looks for the rows, and *elsewhere*, the rest of the
-machine: where it is large, somebody else was using the machine.
+pipeline are summed up as *together*. *benchmark* is the program that looks for the rows, and *elsewhere* is the rest of the
+machine: where it is large, other work was using the machine.
 
-This page is made by `python -m benchmarks.page FILE.json …`; what it says comes from the files alone.
+`python -m benchmarks.page FILE.json …` makes this page from the files alone.
 """
 
 

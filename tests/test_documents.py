@@ -19,6 +19,7 @@ from tests.configuration import BY_NAME, OPTIONS
 from tests.misses import no_misses
 from tests.source_code import REPOSITORY, sources
 from tests.test_scenarios import defined_tests
+from tests.words import FIELD_WORDS, MOST_HABITS, MOST_WHAT, prose_of, read
 
 DOCS = REPOSITORY / "docs"
 AT_ROOT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -194,6 +195,21 @@ def test_lines_of_prose_fit_a_screen() -> None:
         return [line for line in prose.splitlines() if len(line) > LONGEST_LINE and not line.startswith("|")]
 
     no_misses(of_each_document(too_long), f"longer than {LONGEST_LINE} characters")
+
+
+def test_pages_are_written_in_plain_words() -> None:
+    """``python -m tests.words PAGE`` shows each word that counts."""
+    pages = [REPOSITORY / "README.md", *DOCS.rglob("*.md")]
+    no_misses(
+        (str(path.relative_to(REPOSITORY)) for path in pages if not read(path.read_text()).is_plain),
+        f"a banned phrase, more than {MOST_HABITS:g} habits or more than {MOST_WHAT:g} 'what' in a thousand words",
+    )
+
+
+def test_the_words_that_readers_search_for_are_found() -> None:
+    together = " ".join(prose_of(path.read_text()) for path in DOCS.rglob("*.md")).lower()
+    flat = re.sub(r"\s+", " ", together)
+    no_misses((word for word in FIELD_WORDS if word.lower() not in flat), "a word of the field that no page has")
 
 
 def test_the_readme_is_short_enough_to_be_read() -> None:
