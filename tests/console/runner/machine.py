@@ -78,4 +78,4 @@ class Machine:
             processes = self.processes(group)
             return (processes,) if is_right(processes) else None
 
-        return wait_until(found, deadline_s=60, what=f"{count} processes of {group}", interval_s=0.1)[0]
+        return wait_until(found, deadline_s=300, what=f"{count} processes of {group}", interval_s=0.1)[0]
