@@ -201,7 +201,7 @@ def _command_section(path: str, context: click.Context) -> str:
 _METRICS_TITLE = """\
 # Metrics and health
 
-This page is made from the program's own declarations of metrics. [Monitor a group](../how-to/monitor.md) says how to
+This page is made from the program's own declarations of metrics. [Monitor](../how-to/monitor.md) says how to
 switch them on, and which of them matter.
 
 Every metric has the label `group`, those of a worker `worker` too. A metric whose fact is not known is absent.

@@ -1,6 +1,6 @@
 """``pgsluice search reindex``: tables are copied again, and a search worker fills new indexes with them.
 
-The copy is the group's, as that of ``pgsluice tables recopy``: what each of its workers makes of it is its own.
+The copy is the group's, as that of ``pgsluice tables resync``: what each of its workers makes of it is its own.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class PublicationWatch:
     @property
     def _partition_remedy(self) -> str:
         if self.wishes.copies:
-            return "if a partition was attached with rows, the table is copied again; otherwise run 'pgsluice tables recopy'"
+            return "if a partition was attached with rows, the table is copied again; otherwise run 'pgsluice tables resync'"
         return "to bring the table up to date, copy it again"
 
     async def settle_attached(self, oid: int) -> None:

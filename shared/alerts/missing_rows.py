@@ -23,4 +23,4 @@ def counted(changes: int, updates: int, deletes: int) -> str:
 def missed_remedy(table: str, position: str) -> str:
     """``table`` is the source's, ``position`` that of the first change, "" where it is not known."""
     shown = f"'pgsluice messages --from {position} --limit 1' shows the first of them, with its key; " if position else ""
-    return f"{shown}find out who writes to the target, then 'pgsluice tables recopy {table}' makes both equal again"
+    return f"{shown}find out who writes to the target, then 'pgsluice tables resync {table}' makes both equal again"

@@ -274,7 +274,7 @@ def copying(group: WaitedGroup, name: str, wait: str = LONG) -> Iterator[Ordered
         yield copies
 
 
-@pytest.mark.parametrize("name", ["tables add", "tables recopy", "tables retry", "search reindex"])
+@pytest.mark.parametrize("name", ["tables add", "tables resync", "tables retry", "search reindex"])
 def test_a_wait_for_a_copy_ends_when_the_replicator_has_failed(waited: WaitedGroup, name: str) -> None:
     with copying(waited, name) as copies:
         waited.end(REPLICATOR_UNIT, FAILED)
@@ -282,13 +282,13 @@ def test_a_wait_for_a_copy_ends_when_the_replicator_has_failed(waited: WaitedGro
 
 
 def test_a_wait_for_a_copy_ends_when_a_person_has_to_act_for_the_table(waited: WaitedGroup) -> None:
-    with copying(waited, "tables recopy") as copies:
+    with copying(waited, "tables resync") as copies:
         copies.enter(Phase.ERRORED, error="it may not be read", remedy="GRANT it", retry=Retry.MANUAL)
         assert copies.end("could not be copied: it may not be read: GRANT it", "not copied: public.t") == 70
 
 
 def test_a_wait_for_a_copy_goes_on_while_the_table_is_tried_again_by_itself(waited: WaitedGroup) -> None:
-    with copying(waited, "tables recopy") as copies:
+    with copying(waited, "tables resync") as copies:
         copies.enter(Phase.ERRORED, error="it is locked", remedy="wait", retry=Retry.TIMED, retry_at=now())
         copies.enter(Phase.FINISHED_COPY, rows=3)
         assert copies.end("public.t: 3 rows are copied") == 0
@@ -298,7 +298,7 @@ def test_a_wait_for_a_copy_ends_when_the_table_leaves_or_is_forgotten(waited: Wa
     with copying(waited, "tables add") as copies:
         copies.enter(Phase.LEFT)
         assert copies.end("is no longer among the tables of the group") == 70
-    with copying(waited, "tables recopy") as copies:
+    with copying(waited, "tables resync") as copies:
         copies.forget()
         assert copies.end("the group knows it no more") == 70
 

@@ -34,7 +34,7 @@ class CopiedBody(NamedTuple):
             raise WireError(
                 f"message {self.sequence} of the snapshot stream says that it has {headers.rows} rows of table"
                 f" '{table.qualified_name}', and has {rows}",
-                "nothing was applied from it; run 'pgsluice tables recopy' for that table",
+                "nothing was applied from it; run 'pgsluice tables resync' for that table",
             )
         begins_run = headers.is_begin and headers.run > 0 and not mark.ends
         restarts = (headers.is_begin and headers.attempt > 1) or (begins_run and mark.replaces)

@@ -140,7 +140,7 @@ class FeedStream:
             if after is None or after.position.commit_lsn >= lsn:
                 raise MissingMessagesError(
                     "changes that came since the table was copied were removed from the stream",
-                    "have it copied again ('pgsluice tables recopy'), and keep messages longer with 'retention'",
+                    "have it copied again ('pgsluice tables resync'), and keep messages longer with 'retention'",
                     state.first_sequence,
                 )
 

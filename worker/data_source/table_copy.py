@@ -51,7 +51,7 @@ class CopiedBatch:
 
 
 def recopy_remedy(name: str) -> str:
-    return f"have it copied: pgsluice tables recopy {name}"
+    return f"have it copied: pgsluice tables resync {name}"
 
 
 def find_copy(connection: BrokerConnection, oid: int, name: str) -> CopyRange:

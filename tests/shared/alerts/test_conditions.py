@@ -95,7 +95,7 @@ def test_of_rows_that_are_missing_kinds_tables_and_the_way_to_the_key_are_named(
     assert "3 changes (1 updates, 2 deletes) of table public.t" in condition.fact
     assert "and of 1 tables more" in condition.fact
     assert "pgsluice messages --from 0/3E8:1 --limit 1" in condition.remedy
-    assert "pgsluice tables recopy public.t" in condition.remedy
+    assert "pgsluice tables resync public.t" in condition.remedy
 
 
 @pytest.mark.parametrize(

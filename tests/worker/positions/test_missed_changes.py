@@ -56,7 +56,7 @@ def test_a_table_is_named_once_and_again_after_an_interval_when_there_are_more(c
     said = [(record.message, fields_of(record)["changes"]) for record in caplog.records]
     assert said == [(DIFFER, 1), (DIFFER, 3), (DIFFER, 4)]
     told = fields_of(caplog.records[0])
-    assert "'pgsluice tables recopy public.t'" in told.pop("remedy")
+    assert "'pgsluice tables resync public.t'" in told.pop("remedy")
     assert told == {"table": "public.t", "changes": 1, "since": SINCE, "updates": 0, "deletes": 0, "positions": ""}
 
 

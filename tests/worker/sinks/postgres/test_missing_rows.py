@@ -124,7 +124,7 @@ def test_the_worker_stops_with_table_position_and_cure(target: Target) -> None:
     at = position(batch, 3)
     assert f"the update of table 'public.orders' at {at} met no row at the target, nor did 2 other changes" in str(stopped.value)
     assert f"'pgsluice messages --from {at} --limit 1'" in str(stopped.value)
-    assert "'pgsluice tables recopy public.orders'" in str(stopped.value)
+    assert "'pgsluice tables resync public.orders'" in str(stopped.value)
     assert GONE.decode() not in str(stopped.value)
     assert target.rows("SELECT to_regclass('public.orders') IS NULL OR NOT EXISTS (SELECT FROM public.orders)") == [(True,)]
 

@@ -216,7 +216,7 @@ class OrderedFold:
             raise TerminalError(
                 f"an update or delete of table '{self.table.qualified_name}' does not say which row it means",
                 "give the source table, and its root where it is a partition, a primary key or a replica identity, and copy it"
-                f" again, for the changes in the stream lack it: pgsluice tables recopy {'.'.join(self.table.source_name)}",
+                f" again, for the changes in the stream lack it: pgsluice tables resync {'.'.join(self.table.source_name)}",
             )
         return tuple(column[row] for column in changes.old)
 

@@ -125,7 +125,7 @@ class KeyedFold:
             raise TerminalError(
                 f"a delete of table '{self.table.qualified_name}' does not say which row it means",
                 "give the source table a primary key, or a replica identity that holds its key, and copy it again, for the"
-                f" changes in the stream lack it: pgsluice tables recopy {'.'.join(self.table.source_name)}",
+                f" changes in the stream lack it: pgsluice tables resync {'.'.join(self.table.source_name)}",
             )
         return old_row
 

@@ -87,7 +87,7 @@ def _error(missed: Sequence[MissedChange]) -> TerminalError:
     return TerminalError(
         f"the {_kind(first)} of table '{table}' at {first.position} met no row at the target{more}: source and target differ",
         f"nothing of the batch was applied; 'pgsluice messages --from {first.position} --limit 1' shows the change. Insert its"
-        f" row at the target, or copy the table again ('pgsluice tables recopy {table}'), or set on-missing-row: count; then"
+        f" row at the target, or copy the table again ('pgsluice tables resync {table}'), or set on-missing-row: count; then"
         " start again",
     )
 
