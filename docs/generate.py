@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from pygments.formatters import HtmlFormatter
@@ -61,6 +63,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_content(html: str, **_: object) -> str:
     """A wide table scrolls by itself, not with its page."""
     return html.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """The search names the page of each section that it finds: ``Limits`` alone stands on many pages. By that it also finds
+    first the sections of the page that is about what was asked."""
+    path = Path(config.site_dir, "search", "search_index.json")
+    path.write_text(json.dumps(with_page_titles(json.loads(path.read_text()))))
+
+
+def with_page_titles(index: dict[str, Any]) -> dict[str, Any]:
+    """Returns the index that mkdocs made, where the title of a section ends with that of its page."""
+    titles = {doc["location"]: doc["title"] for doc in index["docs"]}
+
+    def titled(doc: dict[str, str]) -> dict[str, str]:
+        page, hash_sign, _ = doc["location"].partition("#")
+        is_section = bool(hash_sign) and titles[page] != doc["title"]
+        return doc | {"title": f"{doc['title']} · {titles[page]}"} if is_section else doc
+
+    return index | {"docs": [titled(doc) for doc in index["docs"]]}
 
 
 def code_colours() -> str:

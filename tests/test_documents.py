@@ -17,6 +17,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.commands import commands
 from tests.configuration import BY_NAME, OPTIONS
 from tests.misses import no_misses
+from tests.site_search import QUERIES, SiteSearch
 from tests.source_code import REPOSITORY, sources
 from tests.test_scenarios import defined_tests
 from tests.words import FIELD_WORDS, MOST_HABITS, MOST_WHAT, prose_of, read
@@ -26,6 +27,7 @@ AT_ROOT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANG
 BY_HAND = [*AT_ROOT, *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "benchmarks.md")]
 
 LONGEST_README, LONGEST_LINE = 250, 120
+FIRST_RESULTS = 3
 
 _FOLDERS = "shared|replicator|rules|worker|console|testing|tests|benchmarks|docker|deploy|docs|pgsluice"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+|[\w.-]+\.(?:md|yaml|yml|toml))`")
@@ -133,6 +135,23 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         assert "url(" not in sheet.read_text()
         assert "@import" not in sheet.read_text()
+
+
+def test_the_search_finds_pages_by_the_words_of_the_field(site: Path) -> None:
+    search = SiteSearch(site)
+    no_misses(set().union(*QUERIES.values()) - search.titles.keys(), "wanted by a query, and not on the site")
+    found = {query: search.pages(query)[:FIRST_RESULTS] for query in QUERIES}
+    lost = [query for query, wanted in QUERIES.items() if wanted.isdisjoint(found[query])]
+    misses = (f"{query!r} finds {', '.join(found[query])}" for query in lost)
+    no_misses(misses, "give the page that answers it the words of the query, in its title or a heading")
+
+
+def test_the_search_names_the_page_of_each_section_that_it_finds(generator: ModuleType, site: Path) -> None:
+    search = SiteSearch(site)
+    assert search.titles["reference/limits"] == "Limits"
+    assert "TLS · Poolers, networks and TLS" in search.section_titles
+    docs = [{"location": "a.html", "title": "A"}, {"location": "a.html#a", "title": "A"}, {"location": "a.html#b", "title": "B"}]
+    assert [doc["title"] for doc in generator.with_page_titles({"docs": docs})["docs"]] == ["A", "A", "B · A"]
 
 
 def test_wide_tables_scroll_by_themselves(site: Path) -> None:
