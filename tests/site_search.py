@@ -1,7 +1,7 @@
 """What readers type into the site's search, and a search that ranks as the site's does.
 
-The site's is lunr: BM25 of two fields, the title of a page or section and its text, summed. A title is short, so a word in it
-weighs more. A section is found by itself; here the page counts that it is of.
+The site's is lunr: BM25 of two fields, the title of a page or section and its text, summed, where a title weighs more
+(``docs/theme/search/worker.js``). A section is found by itself; here the page counts that it is of.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ QUERIES: dict[str, frozenset[str]] = {
 }
 """A query → the pages of which one has to be among the first results."""
 
+TITLE_WEIGHT = 1.5
+
 _K1, _B = 1.2, 0.75
-_FIELDS = ("title", "text")
+_WEIGHTS = {"title": TITLE_WEIGHT, "text": 1.0}
 _STOP_WORDS = frozenset(
     ["a", "an", "and", "are", "be", "by", "do", "for", "from", "how", "i", "in", "is", "it", "its", "many", "no"]
 )
@@ -96,12 +98,12 @@ class SiteSearch:
         self._pages = [_page_of(doc["location"]) for doc in docs]
         self.titles = {_page_of(doc["location"]): doc["title"] for doc in docs if "#" not in doc["location"]}
         self.section_titles = {doc["title"] for doc in docs if "#" in doc["location"]}
-        self._counts = [{field: Counter(words_of(doc[field])) for field in _FIELDS} for doc in docs]
-        self._lengths = [{field: counts[field].total() for field in _FIELDS} for counts in self._counts]
-        self._mean = {field: sum(length[field] for length in self._lengths) / len(docs) for field in _FIELDS}
+        self._counts = [{field: Counter(words_of(doc[field])) for field in _WEIGHTS} for doc in docs]
+        self._lengths = [{field: counts[field].total() for field in _WEIGHTS} for counts in self._counts]
+        self._mean = {field: sum(length[field] for length in self._lengths) / len(docs) for field in _WEIGHTS}
         self._frequency: Counter[str] = Counter()
         for counts in self._counts:
-            for field in _FIELDS:
+            for field in _WEIGHTS:
                 self._frequency.update(counts[field].keys())
 
     def pages(self, query: str) -> list[str]:
@@ -117,8 +119,8 @@ class SiteSearch:
         rest = len(self._counts) - self._frequency[word]
         rarity = math.log(1 + abs((rest + 0.5) / (self._frequency[word] + 0.5)))
         weight = 0.0
-        for field in _FIELDS:
+        for field, of_field in _WEIGHTS.items():
             count, length = self._counts[number][field][word], self._lengths[number][field]
             norm = _K1 * (1 - _B + _B * length / self._mean[field])
-            weight += rarity * (_K1 + 1) * count / (norm + count)
+            weight += of_field * rarity * (_K1 + 1) * count / (norm + count)
         return weight

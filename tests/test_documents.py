@@ -17,7 +17,7 @@ from pgsluice.shared.wire.names import GroupNames
 from tests.commands import commands
 from tests.configuration import BY_NAME, OPTIONS
 from tests.misses import no_misses
-from tests.site_search import QUERIES, SiteSearch
+from tests.site_search import QUERIES, TITLE_WEIGHT, SiteSearch
 from tests.source_code import REPOSITORY, sources
 from tests.test_scenarios import defined_tests
 from tests.words import FIELD_WORDS, MOST_HABITS, MOST_WHAT, prose_of, read
@@ -144,6 +144,10 @@ def test_the_search_finds_pages_by_the_words_of_the_field(site: Path) -> None:
     lost = [query for query, wanted in QUERIES.items() if wanted.isdisjoint(found[query])]
     misses = (f"{query!r} finds {', '.join(found[query])}" for query in lost)
     no_misses(misses, "give the page that answers it the words of the query, in its title or a heading")
+
+
+def test_the_search_weighs_titles_as_its_test_does(site: Path) -> None:
+    assert f"const TITLE_WEIGHT = {TITLE_WEIGHT};" in (site / "search" / "worker.js").read_text()
 
 
 def test_the_search_names_the_page_of_each_section_that_it_finds(generator: ModuleType, site: Path) -> None:
