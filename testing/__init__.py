@@ -31,7 +31,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "pytest":
         raise
-    raise ModuleNotFoundError("pgsluice.testing needs pytest: pip install 'pgsluice[testing]'", name="pytest") from None
+    raise ModuleNotFoundError("pgsluice.testing needs pytest: pip install pytest", name="pytest") from None
 
 for _module in ("changes_contract", "copy_contract", "rejecting_contract", "rule_contract", "two_lane_contract", "batch"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")

@@ -235,5 +235,14 @@ def test_the_words_that_readers_search_for_are_found() -> None:
     no_misses((word for word in FIELD_WORDS if word.lower() not in flat), "a word of the field that no page has")
 
 
+def test_no_text_has_pgsluice_installed_from_an_index() -> None:
+    """It is on none: whoever takes the name there would run code where a reader follows such a line."""
+    texts = [*BY_HAND, *(path for room in ("shared", "worker", "replicator", "console", "testing") for path in sources(room))]
+    found = (
+        str(path.relative_to(REPOSITORY)) for path in texts if re.search(r"pip install [^\n`]*\bpgsluice\b", path.read_text())
+    )
+    no_misses(found, "names a package of an index that is not ours: name a clone, a wheel, or the library that is needed")
+
+
 def test_the_readme_is_short_enough_to_be_read() -> None:
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= LONGEST_README

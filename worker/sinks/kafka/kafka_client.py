@@ -15,7 +15,7 @@ try:
     from confluent_kafka import KafkaError, KafkaException
 except ModuleNotFoundError as missing:
     raise UsageError(
-        f"worker kafka needs the module '{missing.name}', which is not installed", "pip install 'pgsluice[kafka]'"
+        f"worker kafka needs the module '{missing.name}', which is not installed", "pip install confluent-kafka"
     ) from None
 
 log = telemetry.logger(__name__)
