@@ -17,7 +17,7 @@ import pytest
 from tests.console.runner.machine import Machine
 from tests.replicated_group import Group
 from tests.servers import Database, NatsServer, PostgresServer
-from tests.waiting import wait_until
+from tests.waiting import DeadlineError, wait_until
 
 KILLS = int(os.environ.get("RUNNER_KILLS", "50"))
 GROUPS, TARGETS = 5, 2
@@ -80,7 +80,8 @@ class RunGroups:
 
     def want(self, unit: Unit, state: str) -> None:
         group, name = unit
-        self.wanted[unit] = state
+        if not (state == "paused" and self.wanted[unit] == "stopped"):  # a pause does not lift a stop
+            self.wanted[unit] = state
         request(self._machine, "PUT", f"/groups/{group}/desired", {"state": state, "units": [name]})
 
     def states(self) -> dict[Unit, str]:
@@ -96,7 +97,11 @@ class RunGroups:
     def wait_as_wanted(self, deadline_s: float) -> None:
         for group in self.names:
             processes = sum(state != "stopped" for (other, _), state in self.wanted.items() if other == group)
-            self._machine.wait_for_processes(group, processes)
+            try:
+                self._machine.wait_for_processes(group, processes)
+            except DeadlineError:
+                print("wanted", self.wanted, "seen", self.states(), *self._machine.processes(group), sep="\n")
+                raise
         wait_until(lambda: self.states() == self.wanted, deadline_s=deadline_s, what=f"{self.wanted}, seen {self.states()}")
 
 
