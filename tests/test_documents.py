@@ -222,7 +222,7 @@ def test_lines_of_prose_fit_a_screen() -> None:
 
 def test_pages_are_written_in_plain_words() -> None:
     """``python -m tests.words PAGE`` shows each word that counts."""
-    pages = [REPOSITORY / "README.md", *DOCS.rglob("*.md")]
+    pages = [*AT_ROOT, REPOSITORY / "ARCHITECTURE.md", *DOCS.rglob("*.md")]
     no_misses(
         (str(path.relative_to(REPOSITORY)) for path in pages if not read(path.read_text()).is_plain),
         f"a banned phrase, more than {MOST_HABITS:g} habits or more than {MOST_WHAT:g} 'what' in a thousand words",

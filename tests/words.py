@@ -91,6 +91,7 @@ _FENCE = re.compile(r"^\s*(```|~~~).*?^\s*\1\s*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`]*`")
 _TARGET = re.compile(r"\]\([^)]*\)")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z][\w'-]*")
 
 
@@ -134,7 +135,7 @@ def prose_of(markdown: str) -> str:
 
     for pattern in (_FENCE, _COMMENT, _CODE, _TARGET):
         markdown = pattern.sub(blank, markdown)
-    return markdown
+    return _INDENTATION.sub("", markdown)
 
 
 def read(markdown: str) -> Reading:
