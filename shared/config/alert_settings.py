@@ -16,7 +16,7 @@ class AlertSettings:
         Option(
             "alert-webhook",
             Kind.URL,
-            "Where alerts are posted as JSON",
+            "URL that receives alerts as JSON, by HTTP POST",
             "https://hooks.example.com/alerts",
             secret=True,
         )
@@ -25,7 +25,7 @@ class AlertSettings:
         Option(
             "alert-webhook-token",
             Kind.TEXT,
-            "Bearer token of these requests, sent as the header Authorization",
+            "Bearer token for alert-webhook, sent in the Authorization header",
             "${PGSLUICE_ALERT_WEBHOOK_TOKEN:-}",
             secret=True,
             in_file="the token",
@@ -35,7 +35,7 @@ class AlertSettings:
         Option(
             "alert-webhook-ca",
             Kind.FILE,
-            "Certificates that vouch for that receiver (default: those that the machine trusts)",
+            "CA certificates for alert-webhook (default: those of the machine)",
             "/etc/pgsluice/alerts-ca.pem",
         )
     )
@@ -43,7 +43,7 @@ class AlertSettings:
         Option(
             "alert-webhook-allow-hosts",
             Kind.LIST,
-            "Hosts that alerts may be posted to: names, addresses, networks; none but public addresses when it is not given",
+            "Allowed hosts for alert-webhook: names, addresses, networks (default: public addresses only)",
             "hooks.example.com,10.1.0.0/16",
         )
     )
@@ -51,31 +51,31 @@ class AlertSettings:
         Option(
             "alert-command",
             Kind.LIST,
-            "Program, with its arguments, that is run for each alert; the alert is its standard input, as JSON",
+            "Program with arguments to run for each alert, which it reads as JSON from standard input",
             "/usr/local/bin/page,--team,data",
         )
     )
-    lag_s: float = read(
-        Option("alert-lag", Kind.DURATION, "How far a worker may be behind before it is an alert", "10m", "5m", minimum=0)
-    )
+    lag_s: float = read(Option("alert-lag", Kind.DURATION, "Worker lag that raises an alert", "10m", "5m", minimum=0))
     for_s: float = read(
         Option(
             "alert-for",
             Kind.DURATION,
-            "How long what may pass by itself lasts before it is an alert",
+            "Time that a possibly temporary problem must last before it raises an alert",
             "5m",
             "1m",
             minimum=0,
         )
     )
     repeat_s: float = read(
-        Option("alert-repeat", Kind.DURATION, "After how long an alert that goes on is sent again", "1h", "4h", minimum=1)
+        Option(
+            "alert-repeat", Kind.DURATION, "Time after which an alert that is still active is sent again", "1h", "4h", minimum=1
+        )
     )
     interval_s: float = read(
         Option(
             "alert-interval",
             Kind.DURATION,
-            "How often to look whether something is wrong",
+            "Interval between checks for problems",
             "30s",
             "10s",
             minimum=1,

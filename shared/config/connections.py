@@ -33,12 +33,14 @@ def _inbox_prefix(text: str) -> str:
     return text
 
 
-GROUP = Option("group", Kind.TEXT, "Name that a replicator and its workers share", "orders", required=True, convert=_group_name)
-SCHEMA = Option("schema", Kind.TEXT, "Schema of the tables that are named without one", "public", "public")
+GROUP = Option(
+    "group", Kind.TEXT, "Name of the group: a replicator and its workers", "orders", required=True, convert=_group_name
+)
+SCHEMA = Option("schema", Kind.TEXT, "Schema of tables that are named without a schema", "public", "public")
 CONNECT_TIMEOUT = Option(
     "connect-timeout",
     Kind.DURATION,
-    "How long NATS and the source may be away when the program starts, before it gives up with 75",
+    "Longest wait for NATS and the source at the start; then the process exits with 75",
     "60s",
     "60s",
     minimum=1,
@@ -46,9 +48,9 @@ CONNECT_TIMEOUT = Option(
 SPARK = Option(
     "spark",
     Kind.PAIRS,
-    "A Spark setting: master (default local[*]), memory (default 1g), python (what a cluster's executors run tasks in, default "
-    "python3), insecure or any spark.* key; repeatable. "
-    "The variable takes a JSON object, the file a mapping",
+    "Spark setting: master (default local[*]), memory (default 1g), python (Python command of a cluster's "
+    "executors, default python3), insecure or any spark.* key; repeatable. The variable accepts a JSON object, "
+    "the file a mapping",
     "master=local[4]",
     convert=full_names,
 )
@@ -64,8 +66,8 @@ class PostgresSettings:
     URL: ClassVar[Option] = Option(
         _URL,
         Kind.DATABASE,
-        "Where the {database} database is, who we are and which TLS to use, in place of the single options: "
-        "postgres://user:password@host:port/dbname?sslmode=require. Better not as a flag when it holds a password",
+        "URL of the {database} database, in place of the single options: "
+        "postgres://user:password@host:port/dbname?sslmode=require. Avoid the flag if the URL contains a password",
         "postgres://pgsluice@db.example.com:5432/shop",
         secret=True,
         in_file="the URL of the {database} database",
@@ -75,15 +77,15 @@ class PostgresSettings:
         Option("port", Kind.NUMBER, "Port of the {database} database", "5432", "5432", minimum=1, maximum=65535, url=_URL),
     )
     dbname: str = read(Option("dbname", Kind.TEXT, "Name of the {database} database", "shop", required=True, url=_URL))
-    user: str = read(Option("user", Kind.TEXT, "User at the {database} database", "pgsluice", required=True, url=_URL))
+    user: str = read(Option("user", Kind.TEXT, "User of the {database} database", "pgsluice", required=True, url=_URL))
     password: str = read(
         Option(
             "password",
             Kind.TEXT,
-            "Password at the {database} database. Better not as a flag: every user of the machine can read a command line",
+            "Password for the {database} database. Avoid the flag: every user of the machine can read a command line",
             "${PGSLUICE_PASSWORD:-}",
             secret=True,
-            in_file="the password at the {database} database",
+            in_file="the password for the {database} database",
             url=_URL,
         )
     )
@@ -91,7 +93,7 @@ class PostgresSettings:
         Option(
             "sslmode",
             Kind.TEXT,
-            "TLS to the {database} database, as libpq's sslmode (libpq's default: prefer)",
+            "TLS mode for the {database} database, libpq's sslmode (libpq's default: prefer)",
             "verify-full",
             choices=SSL_MODES,
             url=_URL,
@@ -101,23 +103,23 @@ class PostgresSettings:
         Option(
             "sslrootcert",
             Kind.FILE,
-            "Certificates that vouch for the {database} database, or 'system' for the machine's",
+            "CA certificates for the {database} database, or 'system' for those of the machine",
             "/etc/pgsluice/root.crt",
             words=("system",),
             url=_URL,
         )
     )
     sslcert: str = read(
-        Option("sslcert", Kind.FILE, "Our certificate at the {database} database", "/etc/pgsluice/client.crt", url=_URL),
+        Option("sslcert", Kind.FILE, "Client certificate for the {database} database", "/etc/pgsluice/client.crt", url=_URL),
     )
     sslkey: str = read(
-        Option("sslkey", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/client.key", url=_URL),
+        Option("sslkey", Kind.FILE, "Private key of the certificate", "/etc/pgsluice/client.key", url=_URL),
     )
     channel_binding: str = read(
         Option(
             "channel-binding",
             Kind.TEXT,
-            "Whether the password is bound to the TLS connection to the {database} database (libpq's default: prefer)",
+            "Channel binding: tie the password to the TLS connection to the {database} database (libpq's default: prefer)",
             "require",
             choices=CHANNEL_BINDINGS,
             url=_URL,
@@ -149,51 +151,53 @@ class NatsSettings:
         Option(
             "nats-url",
             Kind.SERVERS,
-            "NATS servers, comma-separated; one tls:// among them requires TLS of all",
+            "NATS servers, separated by commas; one tls:// URL requires TLS for all of them",
             "nats://localhost:4222",
             required=True,
             secret=True,
         )
     )
-    user: str = read(Option("nats-user", Kind.TEXT, "User at NATS", "pgsluice"))
+    user: str = read(Option("nats-user", Kind.TEXT, "NATS user", "pgsluice"))
     password: str = read(
         Option(
             "nats-password",
             Kind.TEXT,
-            "Password at NATS",
+            "Password of the NATS user",
             "${PGSLUICE_NATS_PASSWORD:-}",
             secret=True,
-            in_file="the password at NATS",
+            in_file="the password of the NATS user",
         )
     )
     token: str = read(
         Option(
             "nats-token",
             Kind.TEXT,
-            "Token at NATS",
+            "NATS token",
             "${PGSLUICE_NATS_TOKEN:-}",
             secret=True,
-            in_file="the token at NATS",
+            in_file="the NATS token",
         )
     )
     credentials_file: str = read(
         Option("nats-credentials", Kind.FILE, "NATS credentials file (JWT and seed)", "/etc/pgsluice/nats.creds")
     )
-    tls_ca: str = read(
-        Option("nats-tls-ca", Kind.FILE, "Certificates that vouch for the NATS servers", "/etc/pgsluice/nats-ca.pem")
-    )
-    tls_cert: str = read(Option("nats-tls-cert", Kind.FILE, "Our certificate at NATS", "/etc/pgsluice/nats-client.pem"))
-    tls_key: str = read(Option("nats-tls-key", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/nats-client.key"))
+    tls_ca: str = read(Option("nats-tls-ca", Kind.FILE, "CA certificates for the NATS servers", "/etc/pgsluice/nats-ca.pem"))
+    tls_cert: str = read(Option("nats-tls-cert", Kind.FILE, "Client certificate for NATS", "/etc/pgsluice/nats-client.pem"))
+    tls_key: str = read(Option("nats-tls-key", Kind.FILE, "Private key of the certificate", "/etc/pgsluice/nats-client.key"))
     tls_first: bool = read(
         Option(
-            "nats-tls-first", Kind.SWITCH, "Begin TLS before the NATS server's first line (its handshake_first)", "true", "false"
+            "nats-tls-first",
+            Kind.SWITCH,
+            "Start TLS before the NATS server's first line (server setting handshake_first)",
+            "true",
+            "false",
         )
     )
     inbox_prefix: str = read(
         Option(
             "nats-inbox-prefix",
             Kind.TEXT,
-            "Prefix of the subjects on which NATS answers; with a prefix of its own, other users cannot hear the answers",
+            "Prefix of the reply subjects (inboxes); with a separate prefix, other NATS users cannot read the replies",
             f"{EVERYBODYS_INBOX}_orders",
             EVERYBODYS_INBOX,
             convert=_inbox_prefix,
@@ -203,7 +207,7 @@ class NatsSettings:
         Option(
             "nats-create-streams",
             Kind.SWITCH,
-            "Create and change streams and buckets; with false an administrator does (pgsluice nats create)",
+            "Create and change streams and buckets; if false, an administrator runs 'pgsluice nats create'",
             "false",
             "true",
         )
@@ -237,11 +241,11 @@ class LogSettings:
     """``level`` is a ``logging`` level name; ``format`` is "text" or "json"."""
 
     level: str = read(
-        Option("log-level", Kind.TEXT, "Least important events to log", "info", "info", choices=LOG_LEVELS),
+        Option("log-level", Kind.TEXT, "Lowest level of events to log", "info", "info", choices=LOG_LEVELS),
         then=str.upper,
     )
     format: str = read(
-        Option("log-format", Kind.TEXT, "Form of the log, on standard error", "json", "text", choices=LOG_FORMATS),
+        Option("log-format", Kind.TEXT, "Format of the log on standard error", "json", "text", choices=LOG_FORMATS),
     )
 
 

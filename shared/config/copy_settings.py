@@ -23,19 +23,25 @@ class CopySettings:
     """
 
     STREAM: ClassVar[Option] = Option(
-        "stream", Kind.SWITCH, "Mode: replicate changes as they come (the mode when none is given)", "true", "false"
+        "stream", Kind.SWITCH, "Mode: replicate changes continuously (the default mode)", "true", "false"
     )
-    COPY: ClassVar[Option] = Option("copy", Kind.SWITCH, "Mode: copy the tables as they are, then stop", "false", "false")
+    COPY: ClassVar[Option] = Option(
+        "copy", Kind.SWITCH, "Mode: copy the existing rows (initial snapshot), then stop", "false", "false"
+    )
     then_stream: bool = read(
         Option(
-            "copy-and-stream", Kind.SWITCH, "Mode: copy the tables as they are and replicate every change since", "false", "false"
+            "copy-and-stream",
+            Kind.SWITCH,
+            "Mode: copy the existing rows (initial snapshot), and replicate every change after it",
+            "false",
+            "false",
         )
     )
     workers_per_table: int = read(
         Option(
             "max-copy-workers-per-table",
             Kind.NUMBER,
-            "Tasks that copy one table at the same time",
+            "Most parallel tasks that copy one table",
             "4",
             "4",
             minimum=1,
@@ -46,7 +52,7 @@ class CopySettings:
         Option(
             "max-copy-connections",
             Kind.NUMBER,
-            "Tasks, each with a connection to the source, that copy at the same time, all tables together",
+            "Most parallel copy tasks for all tables together; each has a connection to the source",
             "8",
             "8",
             minimum=1,
@@ -57,18 +63,20 @@ class CopySettings:
         Option(
             "copy-range-bytes",
             Kind.SIZE,
-            "Bytes of a table's pages that one task copies at once",
+            "Part of a table that one task copies at once, in bytes of table pages",
             "64MiB",
             "64MiB",
             minimum=8 * 1024,
         )
     )
-    retry_errored: bool = read(Option("retry-errored", Kind.SWITCH, "Copy tables again whose copy was given up", "true", "false"))
+    retry_errored: bool = read(
+        Option("retry-errored", Kind.SWITCH, "Retry tables whose initial snapshot failed", "true", "false")
+    )
     recopy: tuple[str, ...] = read(
         Option(
             "recopy",
             Kind.LIST,
-            "Tables to be copied again at this start, into emptied tables (spelled as in tables); give it as a flag, once",
+            "Tables to resync at this start, into emptied tables (patterns as in tables); give it once, as a flag",
             "orders",
         )
     )

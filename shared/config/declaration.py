@@ -36,7 +36,7 @@ _SOURCE = "pgsluice.source"
 CONFIG = Option(
     "config",
     Kind.FILE,
-    "Configuration file in YAML; ~/.pgsluice.yaml is read when none is given and it is there",
+    "YAML configuration file (default: ~/.pgsluice.yaml, if it exists)",
     "pgsluice.yaml",
 )
 """Every command takes it; no settings hold it."""

@@ -7,8 +7,8 @@ from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 
-RULES_FILE = Option("rules-config", Kind.FILE, "Rules file: which rows are applied, and what is masked or replaced", "rules.yaml")
-ROUTING_FILE = Option("routing-config", Kind.FILE, "Routing file: to which tables, columns and operations", "routing.yaml")
+RULES_FILE = Option("rules-config", Kind.FILE, "Rules file: filters rows, and masks or replaces values", "rules.yaml")
+ROUTING_FILE = Option("routing-config", Kind.FILE, "Routing file: selects target tables, columns and operations", "routing.yaml")
 
 
 @settings

@@ -20,8 +20,8 @@ class MetricsSettings:
         Option(
             "metrics-listen",
             Kind.ADDRESS,
-            "Where this process answers /metrics, /healthz and /readyz, by HTTP and without a password; nowhere when it is not "
-            "given. Port 0 takes a free one, which the log names",
+            "Address of /metrics, /healthz and /readyz, over HTTP without authentication (default: none). Port 0 "
+            "selects a free port, which the log shows",
             "127.0.0.1:9464",
         )
     )
@@ -29,7 +29,7 @@ class MetricsSettings:
         Option(
             "metrics-tables",
             Kind.NUMBER,
-            "Most tables that have metrics of their own; the others are counted together, as table=other",
+            "Most tables with separate metrics; all other tables together are table=other",
             "200",
             "200",
             minimum=0,
@@ -40,7 +40,7 @@ class MetricsSettings:
         Option(
             "otlp-endpoint",
             Kind.URL,
-            "Where the same metrics are sent every 15 s, as OTLP over HTTP (needs the extra otlp)",
+            "URL that receives the same metrics every 15 s, as OTLP over HTTP (needs the extra otlp)",
             "http://127.0.0.1:4318",
         )
     )
@@ -48,7 +48,8 @@ class MetricsSettings:
         Option(
             "otlp-headers",
             Kind.PAIRS,
-            "A header of each such request; repeatable. The variable takes a JSON object, the file a mapping",
+            "Header of each OTLP request, for example for authentication; repeatable. The variable accepts a JSON "
+            "object, the file a mapping",
             "Authorization=${OTLP_TOKEN:-}",
             secret=True,
         )

@@ -14,8 +14,8 @@ def _ignored(name: str, example: str, reason: str) -> Option:
     return Option(name, Kind.TEXT, help_text, example, secret=name.endswith("password"), no_effect=reason)
 
 
-_NO_SCHEMA_DUMP = "tables are created from what the stream says of them, without a connection to the source"
-_NO_RETRY_LIMIT = "connections are tried again for ever, with growing pauses; 'retry' says which"
+_NO_SCHEMA_DUMP = "tables are created from the stream, without a connection to the source"
+_NO_RETRY_LIMIT = "connections are retried indefinitely, with growing pauses (see 'retry')"
 
 SCHEMA_DUMP_OPTIONS = (
     _ignored("source-host", "db.example.com", _NO_SCHEMA_DUMP),

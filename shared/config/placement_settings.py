@@ -12,10 +12,10 @@ class PlacementSettings:
     """``domain`` is "" for what the NATS server says of itself; ``allow_domains`` is empty for anywhere."""
 
     domain: str = read(
-        Option("domain", Kind.TEXT, "Domain that this process is in (default: the JetStream domain of its NATS server)", "aws-a")
+        Option("domain", Kind.TEXT, "Domain of this process (default: the JetStream domain of its NATS server)", "aws-a")
     )
     allow_domains: tuple[str, ...] = read(
-        Option("allow-domains", Kind.LIST, "Domains in which this process may work; anywhere when it is not given", "aws-a,gcp-b")
+        Option("allow-domains", Kind.LIST, "Domains in which this process is allowed to work (default: any)", "aws-a,gcp-b")
     )
 
 

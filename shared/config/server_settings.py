@@ -17,7 +17,7 @@ from pgsluice.shared.subscriptions.subscription_settings import SubscribingSetti
 STATE_DIRECTORY = Option(
     "server-state-dir",
     Kind.TEXT,
-    "Where tokens and the key of sessions are kept, for this user alone (default: pgsluice/server in the XDG state directory)",
+    "Directory for tokens and the session key, private to this user (default: pgsluice/server in the XDG state directory)",
     "/var/lib/pgsluice/server",
 )
 
@@ -32,21 +32,26 @@ class TokenSettings:
         Option(
             "listen",
             Kind.ADDRESS,
-            "Where the server listens; with port 0 at any that is free, which the log names",
+            "Address of the server; port 0 selects a free port, which the log shows",
             "127.0.0.1:8470",
             "127.0.0.1:8470",
         )
     )
-    tls_cert: str = read(Option("server-tls-cert", Kind.FILE, "The server's certificate, for https", "/etc/pgsluice/server.pem"))
-    tls_key: str = read(Option("server-tls-key", Kind.FILE, "Private key of that certificate", "/etc/pgsluice/server.key"))
+    tls_cert: str = read(Option("server-tls-cert", Kind.FILE, "Server certificate, for HTTPS", "/etc/pgsluice/server.pem"))
+    tls_key: str = read(Option("server-tls-key", Kind.FILE, "Private key of the certificate", "/etc/pgsluice/server.key"))
     hosts: tuple[str, ...] = read(
-        Option("server-hosts", Kind.LIST, "Names by which browsers reach the server, beside its address", "pgsluice.example.com")
+        Option(
+            "server-hosts",
+            Kind.LIST,
+            "Host names that browsers use for the server, in addition to its address",
+            "pgsluice.example.com",
+        )
     )
     behind_proxy: bool = read(
         Option(
             "behind-proxy",
             Kind.SWITCH,
-            "A proxy in front speaks https, and is all that reaches the server; give its name in server-hosts",
+            "Only a proxy that accepts HTTPS can reach the server; give the proxy's name in server-hosts",
             "true",
             "false",
         )
@@ -56,7 +61,7 @@ class TokenSettings:
         Option(
             "server-proxies",
             Kind.LIST,
-            "Addresses and networks of those proxies, whose X-Forwarded-For is believed; default: those on this machine",
+            "Addresses and networks of trusted proxies, whose X-Forwarded-For is used (default: proxies on this machine)",
             "10.1.0.5,10.2.0.0/16",
         )
     )
@@ -86,7 +91,7 @@ class ServerSettings:
         Option(
             "run",
             Kind.SWITCH,
-            "Run the processes of groups that were applied, on this machine; without it others start them",
+            "Run the processes of applied groups on this machine; otherwise start them separately",
             "true",
             "false",
         )
@@ -115,7 +120,7 @@ class RunSettings:
         Option(
             "workers",
             Kind.LIST,
-            "Workers that 'pgsluice server --run' runs beside the replicator: kinds of sinks, or name=kind",
+            "Workers that 'pgsluice server --run' runs with the replicator: kinds of sinks, or name=kind",
             "postgres,archive=file",
         )
     )

@@ -38,13 +38,13 @@ ORIGINS = ("any", "none")
 TABLES = Option(
     "tables",
     Kind.LIST,
-    "Tables to replicate: table, schema.table, schema.* or order_*; all tables of the schema when none is given",
+    "Tables to replicate: table, schema.table, schema.* or order_* (default: all tables of the schema)",
     "customers,sales.*",
 )
 PUBLICATION = Option(
     "publication",
     Kind.TEXT,
-    "Publication that an administrator made, taken as it is (default: one that pgsluice makes)",
+    "Existing publication of an administrator, used unchanged (default: pgsluice creates one)",
     "shop_changes",
 )
 BATCH_SIZE = Option(
@@ -96,7 +96,7 @@ class ReplicatorSettings:
         Option(
             "check-interval",
             Kind.DURATION,
-            "How often publication and tables at the source are compared with what was replicated before",
+            "Interval at which the replicator compares the source's publication and tables with the replicated state",
             "60s",
             "60s",
             minimum=1,
@@ -106,20 +106,27 @@ class ReplicatorSettings:
         Option(
             "origin",
             Kind.TEXT,
-            "Replicate any change, or with 'none' only what no other replication wrote at the source (PostgreSQL 16 or later)",
+            "Replicate changes of any origin, or with 'none' only changes that no other replication wrote at the "
+            "source (PostgreSQL 16 or later)",
             "none",
             "any",
             choices=ORIGINS,
         )
     )
     failover: bool = read(
-        Option("failover", Kind.SWITCH, "Make the slot follow a failover to a standby (PostgreSQL 17 or later)", "true", "false")
+        Option(
+            "failover",
+            Kind.SWITCH,
+            "Create a failover slot, which is synchronized to standbys (PostgreSQL 17 or later)",
+            "true",
+            "false",
+        )
     )
     slot_timeout_s: float = read(
         Option(
             "slot-timeout",
             Kind.DURATION,
-            "How long to wait for transactions that are open in the source when a slot is made",
+            "Longest wait for open transactions at the source when a slot is created",
             "1h",
             "10m",
             minimum=1,
@@ -130,7 +137,7 @@ class ReplicatorSettings:
         Option(
             "without-copy",
             Kind.LIST,
-            "Tables to go on with although rows or changes of them are missing at the targets (spelled as in tables)",
+            "Tables to continue with, although rows or changes are missing at the targets (patterns as in tables)",
             "orders",
         )
     )
@@ -138,7 +145,7 @@ class ReplicatorSettings:
         Option(
             "track-ddl",
             Kind.SWITCH,
-            "Have the source tell when a table is altered, so that targets are altered too",
+            "Capture schema changes at the source, so that workers can apply them to the targets",
             "true",
             "false",
         )
@@ -147,7 +154,7 @@ class ReplicatorSettings:
         Option(
             "recopy-altered",
             Kind.SWITCH,
-            "Copy a table again when it was altered so that no change tells what its rows hold now (with track-ddl and a copy)",
+            "Resync a table after a schema change that gave rows new values without publishing them (with track-ddl and a copy)",
             "false",
             "true",
         )
@@ -156,7 +163,8 @@ class ReplicatorSettings:
         Option(
             "until-lsn",
             Kind.LSN,
-            "Publish up to this place in the write-ahead log, copy what waits for it, and exit; 'current' is where it is then",
+            "Publish up to this position (LSN), copy the tables that wait for it, and exit; 'current' is the position "
+            "at the start or after the copy",
             "current",
             words=("current",),
         )
@@ -272,7 +280,7 @@ class WorkerSettings:
     SOURCE: ClassVar[Option] = Option(
         "worker-source",
         Kind.TEXT,
-        "Where changes come from: the group's replicator, or topics of Kafka that another group's worker writes",
+        "Source of the changes: the group's replicator, or Kafka topics that another group's worker writes",
         SOURCE_KAFKA,
         "replicator",
         choices=("replicator", SOURCE_KAFKA),
@@ -283,7 +291,7 @@ class WorkerSettings:
         Option(
             "name",
             Kind.TEXT,
-            "Name of this worker, which owns its position in the stream (default: its sink's kind)",
+            "Name of this worker and of its position in the stream (default: the kind of its sink)",
             "postgres",
             convert=check_worker_name,
         )
@@ -296,7 +304,7 @@ class WorkerSettings:
         Option(
             "ddl",
             Kind.TEXT,
-            "What is done about an altered table (with the replicator's track-ddl): 'apply' it, 'stop' for a person, 'ignore' it",
+            "Action for schema changes (with the replicator's track-ddl): 'apply' them, 'stop' for an operator, or 'ignore' them",
             "stop",
             "apply",
             choices=("apply", "stop", "ignore"),
@@ -306,7 +314,7 @@ class WorkerSettings:
         Option(
             "ddl-policy",
             Kind.PAIRS,
-            "The same for one kind of definition, for all tables or those of a pattern ('shop.* drop-table=drop'); repeatable",
+            "Action for one kind of schema change, for all tables or a pattern ('shop.* drop-table=drop'); repeatable",
             "drop-column=keep",
         )
     )
@@ -314,8 +322,8 @@ class WorkerSettings:
         Option(
             "new-columns",
             Kind.TEXT,
-            "A column that is added to a table whose rules hide others and do not touch it: 'stop' for a person, 'hold' it back "
-            "until somebody decides, 'pass' it",
+            "Action for a new column that no rule covers, in a table whose rules hide other columns: 'stop' for an "
+            "operator, 'hold' the column back until 'pgsluice ddl accept', or 'pass' it",
             "hold",
             "stop",
             choices=("pass", "hold", "stop"),
@@ -325,7 +333,7 @@ class WorkerSettings:
         Option(
             "max-dead-letters",
             Kind.NUMBER,
-            "Most changes that may be set aside as dead letters; one more stops the worker. 0: stop at the first",
+            "Most dead letters; one more stops the worker. 0: stop at the first",
             "1000",
             "1000",
             minimum=0,
@@ -335,7 +343,7 @@ class WorkerSettings:
         Option(
             "until-sequence",
             Kind.NUMBER,
-            "Apply up to this stream sequence and exit; 'current' is the last one now",
+            "Apply up to this stream sequence and exit; 'current' is the last sequence at the start",
             "current",
             minimum=1,
             words=("current",),

@@ -17,7 +17,7 @@ class StreamCompression(enum.StrEnum):
     ZSTD = "zstd"
 
 
-REPLICAS = Option("stream-replicas", Kind.NUMBER, "Copies of each stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
+REPLICAS = Option("stream-replicas", Kind.NUMBER, "Replicas of each stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
 
 
 @settings
@@ -26,14 +26,14 @@ class StreamSettings:
 
     replicas: int = read(REPLICAS)
     placement_tags: tuple[str, ...] = read(
-        Option("stream-placement-tags", Kind.LIST, "Tags of the NATS servers that hold the streams", "ssd,eu-west")
+        Option("stream-placement-tags", Kind.LIST, "Tags of the NATS servers that store the streams", "ssd,eu-west")
     )
     max_bytes: int = read(
         Option(
             "stream-max-bytes",
             Kind.SIZE,
-            "Most bytes of one stream; when it is full the replicator waits and the source keeps its log (default: its own; "
-            "for a new stream an eighth of what NATS has free, from 256MiB to 10GiB)",
+            "Largest size of one stream; when it is full, the replicator waits and the source retains WAL (default: "
+            "the existing limit; for a new stream an eighth of the free NATS storage, from 256MiB to 10GiB)",
             "10GiB",
             minimum=1024 * 1024,
         )
@@ -42,12 +42,12 @@ class StreamSettings:
         Option(
             "stream-compression",
             Kind.TEXT,
-            "What compresses the streams: nothing, NATS its files (s2), or the replicator its changes, not copied rows (zstd)",
+            "Compression of the streams: none, s2 (by NATS, in its files) or zstd (by the replicator: changes, not copied rows)",
             "zstd",
             "none",
             choices=tuple(StreamCompression),
         )
     )
     retention_s: float = read(
-        Option("retention", Kind.DURATION, "How long applied messages stay in the stream for replay", "24h", "24h")
+        Option("retention", Kind.DURATION, "Time that applied messages stay in the stream for replay", "24h", "24h")
     )

@@ -27,30 +27,28 @@ class KafkaSettings:
         Option(
             "kafka-brokers",
             Kind.LIST,
-            "Brokers of the Kafka cluster that tell of the others",
+            "Bootstrap brokers of the Kafka cluster",
             "kafka-1.example.com:9092,kafka-2.example.com:9092",
             required=True,
             convert=_brokers,
         )
     )
-    tls: bool = read(Option("kafka-tls", Kind.SWITCH, "Reach the brokers by TLS", "true", "false"))
+    tls: bool = read(Option("kafka-tls", Kind.SWITCH, "Connect to the brokers with TLS", "true", "false"))
     ca_file: str = read(
         Option(
             "kafka-ca",
             Kind.FILE,
-            "Certificates that vouch for the brokers (default: those that the machine trusts)",
+            "CA certificates for the brokers (default: those of the machine)",
             "/etc/pgsluice/kafka-ca.pem",
         )
     )
-    cert_file: str = read(
-        Option("kafka-client-cert", Kind.FILE, "Certificate that the worker shows to the brokers", "/etc/pgsluice/kafka.crt")
-    )
+    cert_file: str = read(Option("kafka-client-cert", Kind.FILE, "Client certificate for the brokers", "/etc/pgsluice/kafka.crt"))
     key_file: str = read(Option("kafka-client-key", Kind.FILE, "Private key of kafka-client-cert", "/etc/pgsluice/kafka.key"))
     sasl: str = read(
         Option(
             "kafka-sasl",
             Kind.TEXT,
-            "How the worker says who it is",
+            "SASL mechanism for authentication at the brokers",
             "scram-sha-512",
             NO_SASL,
             choices=(NO_SASL, "plain", "scram-sha-256", "scram-sha-512"),
@@ -71,7 +69,7 @@ class KafkaSettings:
         Option(
             "kafka-insecure",
             Kind.SWITCH,
-            "Let kafka-sasl: plain send the password without TLS to another machine",
+            "Allow kafka-sasl: plain to send the password to another machine without TLS",
             "true",
             "false",
         )
@@ -80,7 +78,7 @@ class KafkaSettings:
         Option(
             "kafka-allow-hosts",
             Kind.LIST,
-            "Hosts that may be connected to: names, addresses, networks; none but public addresses when it is not given",
+            "Allowed hosts for connections: names, addresses, networks (default: public addresses only)",
             "kafka-1.example.com,10.1.0.0/16",
         )
     )
@@ -100,7 +98,7 @@ class KafkaSourceSettings:
         Option(
             "source-topics",
             Kind.LIST,
-            "Topics of Kafka that a worker with worker-source: kafka reads, written in format: pgsluice",
+            "Kafka topics to read with worker-source: kafka, written in format: pgsluice",
             "shop.orders,shop.customers",
             required=True,
         )

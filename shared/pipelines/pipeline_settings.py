@@ -20,13 +20,13 @@ from pgsluice.shared.process.retrying import RetryPolicy
 PIPELINES_FILE = Option(
     "pipelines-config",
     Kind.FILE,
-    "Pipelines file: which queries are read, and into which tables",
+    "Pipelines file: the queries to read and the tables to fill",
     "pipelines.yaml",
 )
 PIPELINES_PLACES = Option(
     "pipelines-places",
     Kind.FILE,
-    "Places file: the sources and sinks that pipelines may name, the tables they may fill, and bounds of documents of groups",
+    "Places file: sources, sinks and tables that pipelines are allowed to use, and limits of group documents",
     "places.yaml",
 )
 
@@ -123,7 +123,7 @@ class ScheduleSettings:
         Option(
             "schedule-log-dir",
             Kind.TEXT,
-            "Where the logs of scheduled runs go, for this user alone (default: pgsluice/schedule in the XDG state directory)",
+            "Directory for logs of scheduled runs, private to this user (default: pgsluice/schedule in the XDG state directory)",
             "/var/log/pgsluice",
         )
     )

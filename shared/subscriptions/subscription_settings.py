@@ -21,20 +21,21 @@ class SubscriptionSettings:
         Option(
             "subscriptions-secret",
             Kind.TEXT,
-            "Secret (whsec_ and base64) of which each subscription's own is made; two with a space between while it is changed",
+            "Secret (whsec_ and base64) from which each subscription's secret is derived; during a rotation two, "
+            "separated by a space",
             "${PGSLUICE_SUBSCRIPTIONS_SECRET:-}",
             secret=True,
             in_file="the secret",
         )
     )
     timeout_s: float = read(
-        Option("subscriptions-timeout", Kind.DURATION, "How long a request may take", "5s", "10s", minimum=1, maximum=3600)
+        Option("subscriptions-timeout", Kind.DURATION, "Timeout of a request", "5s", "10s", minimum=1, maximum=3600)
     )
     ca_file: str = read(
         Option(
             "subscriptions-ca",
             Kind.FILE,
-            "Certificates that vouch for receivers (default: those that the machine trusts)",
+            "CA certificates for receivers (default: those of the machine)",
             "/etc/pgsluice/subscriptions-ca.pem",
         )
     )
@@ -42,7 +43,7 @@ class SubscriptionSettings:
         Option(
             "subscriptions-allow-hosts",
             Kind.LIST,
-            "Hosts that people may subscribe: names, addresses, networks; none but public addresses when it is not given",
+            "Allowed hosts of receivers: names, addresses, networks (default: public addresses only)",
             "hooks.example.com,10.1.0.0/16",
         )
     )
@@ -57,7 +58,7 @@ class SubscribingSettings:
         Option(
             "subscriptions-per-owner",
             Kind.NUMBER,
-            "Most subscriptions that one owner may have in a group",
+            "Most subscriptions of one owner in a group",
             "1000",
             "100",
             minimum=1,

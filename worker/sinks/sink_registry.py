@@ -72,7 +72,7 @@ class CustomSinkSettings:
         Option(
             "sink-option",
             Kind.PAIRS,
-            "An option for a sink of your own; repeatable. The variable takes a JSON object, the file a mapping",
+            "Option for a custom sink; repeatable. The variable accepts a JSON object, the file a mapping",
             "path=/var/lib/sink/changes.db",
             secret=True,
         )

@@ -32,7 +32,7 @@ class FileSinkSettings:
         Option(
             "file-output-dir",
             Kind.TEXT,
-            "Directory of the file sink's files; made when missing",
+            "Output directory of the file sink; created if missing",
             "/var/lib/pgsluice/out",
             required=True,
             convert=_absolute,
@@ -53,14 +53,16 @@ class FileSinkSettings:
         Option(
             "file-rotate-bytes",
             Kind.SIZE,
-            "A file is finished when it holds so much; for Parquet: of rows before they are encoded",
+            "Size at which a file is finished; for Parquet, of the rows before encoding",
             "1GB",
             "100MB",
             minimum=1,
         )
     )
     rotate_age_s: float = read(
-        Option("file-rotate-age", Kind.DURATION, "A file is finished so long after its first change", "15m", "1h", minimum=1)
+        Option(
+            "file-rotate-age", Kind.DURATION, "Time after its first change at which a file is finished", "15m", "1h", minimum=1
+        )
     )
 
     @staticmethod

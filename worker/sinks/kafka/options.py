@@ -33,7 +33,7 @@ class KafkaSinkSettings:
         Option(
             "kafka-topic",
             Kind.TEXT,
-            "Topic of each record; {schema} and {table} are escaped within what Kafka takes",
+            "Topic of each record; {schema} and {table} are escaped to characters that Kafka accepts",
             "shop.{table}",
             DEFAULT_TOPIC,
         )
@@ -42,7 +42,7 @@ class KafkaSinkSettings:
         Option(
             "kafka-key",
             Kind.TEXT,
-            "Key of each record, which chooses its partition: {key} is the row's as JSON, {schema} and {table} are names",
+            "Key of each record, which selects its partition: {key} is the row's key as JSON, {schema} and {table} are names",
             "{table}:{key}",
             KEY_FIELD,
         )
@@ -51,19 +51,19 @@ class KafkaSinkSettings:
         Option(
             "kafka-tombstones",
             Kind.SWITCH,
-            "Behind each delete a record with its key and no value, for topics that are compacted",
+            "Write a record with the key and no value after each delete, for compacted topics",
             "true",
             "false",
         )
     )
     headers: bool = read(
-        Option("kafka-headers", Kind.SWITCH, "Say of each record in its headers what change it is of", "false", "true")
+        Option("kafka-headers", Kind.SWITCH, "Describe the change in the headers of each record", "false", "true")
     )
     transactions: bool = read(
         Option(
             "kafka-transactions",
             Kind.SWITCH,
-            "Exactly once, by Kafka's transactions; false: at least once, with the position in NATS",
+            "Deliver exactly once, with Kafka transactions; false: at least once, with the position in NATS",
             "false",
             "true",
         )
@@ -72,7 +72,7 @@ class KafkaSinkSettings:
         Option(
             "kafka-transaction-timeout",
             Kind.DURATION,
-            "How long the brokers keep a transaction open of which they hear nothing more",
+            "Time after which the brokers abort an open transaction",
             "15m",
             "5m",
             minimum=1,
@@ -81,15 +81,15 @@ class KafkaSinkSettings:
     )
     position_topic: str = read(
         Option(
-            "kafka-position-topic", Kind.TEXT, "Compacted topic that holds the position", "shop-positions", "pgsluice-positions"
+            "kafka-position-topic", Kind.TEXT, "Compacted topic that stores the position", "shop-positions", "pgsluice-positions"
         )
     )
-    create_topics: bool = read(Option("kafka-create-topics", Kind.SWITCH, "Make topics that are missing", "true", "false"))
+    create_topics: bool = read(Option("kafka-create-topics", Kind.SWITCH, "Create missing topics", "true", "false"))
     partitions: int = read(
         Option(
             "kafka-partitions",
             Kind.NUMBER,
-            "Partitions of topics that are made (default: the brokers' own)",
+            "Partitions of created topics (default: set by the brokers)",
             "12",
             minimum=1,
             maximum=10_000,
@@ -99,7 +99,7 @@ class KafkaSinkSettings:
         Option(
             "kafka-replication-factor",
             Kind.NUMBER,
-            "Copies of topics that are made, that of the position among them (default: the brokers' own)",
+            "Replication factor of created topics, including kafka-position-topic (default: set by the brokers)",
             "3",
             minimum=1,
             maximum=100,
@@ -109,7 +109,7 @@ class KafkaSinkSettings:
         Option(
             "kafka-max-record-bytes",
             Kind.SIZE,
-            "Largest record that the brokers take; a larger one becomes a dead letter",
+            "Largest record that the brokers accept; a larger one becomes a dead letter",
             "10MB",
             "1MB",
             minimum=1000,
@@ -120,7 +120,7 @@ class KafkaSinkSettings:
         Option(
             "kafka-compression",
             Kind.TEXT,
-            "How records are compressed",
+            "Compression of records",
             "zstd",
             "lz4",
             choices=("none", "gzip", "snappy", "lz4", "zstd"),

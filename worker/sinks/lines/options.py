@@ -13,8 +13,8 @@ from pgsluice.shared.errors import UsageError
 FORMAT = Option(
     "format",
     Kind.TEXT,
-    "What is written: JSON objects, the same in the shape of pg_flo or of Debezium, (files only) Parquet in one directory per "
-    "table, or (Kafka only) what workers with worker-source: kafka read",
+    "Output format: JSON in the shape of pgsluice, pg_flo or Debezium, Parquet in one directory per table "
+    "(file sink only), or pgsluice for workers with worker-source: kafka (Kafka sink only)",
     "parquet",
     "json",
     choices=("json", "pg-flo", "debezium", "parquet", "pgsluice"),
@@ -35,26 +35,26 @@ class LineSettings:
     and COMMIT too. ``column_ids``: lines say what identifies their columns. ``debezium_name`` and ``debezium_database`` are ""
     for the group's name."""
 
-    transactions: bool = read(Option("transactions", Kind.SWITCH, "Write a line for each BEGIN and COMMIT too", "true", "false"))
+    transactions: bool = read(Option("transactions", Kind.SWITCH, "Also write a line for each BEGIN and COMMIT", "true", "false"))
     shape: str = read(FORMAT, then=_shape_of)
     layout: str = read(
         Option(
             "row-layout",
             Kind.TEXT,
-            "How format json lays out a row: in an envelope with its old row, or flat, its columns at the top",
+            "Layout of a row in format json: an envelope that includes the old row, or flat with the columns at the top level",
             "flat",
             "envelope",
             choices=("envelope", "flat"),
         )
     )
     column_case: str = read(
-        Option("column-case", Kind.TEXT, "How columns' names are spelled on lines", "camel", "as-is", choices=COLUMN_CASES)
+        Option("column-case", Kind.TEXT, "Spelling of column names in lines", "camel", "as-is", choices=COLUMN_CASES)
     )
     include_before: bool = read(
         Option(
             "include-before",
             Kind.SWITCH,
-            "Have the line of an update hold the old row too, as far as it was sent",
+            "Include the old row in the line of an update, as far as the source sent it",
             "false",
             "true",
         )
@@ -63,16 +63,16 @@ class LineSettings:
         Option(
             "column-ids",
             Kind.SWITCH,
-            "Have each line say which column is which by a number that stays when a column is renamed (format json)",
+            "Identify each column in lines by a number that stays the same after a rename (format json)",
             "true",
             "false",
         )
     )
     debezium_name: str = read(
-        Option("debezium-name", Kind.TEXT, "What format debezium calls the server, its topic.prefix (default: the group)", "shop")
+        Option("debezium-name", Kind.TEXT, "Server name in format debezium, its topic.prefix (default: the group)", "shop")
     )
     debezium_database: str = read(
-        Option("debezium-database", Kind.TEXT, "What format debezium calls the database (default: the group)", "shop")
+        Option("debezium-database", Kind.TEXT, "Database name in format debezium (default: the group)", "shop")
     )
 
     @staticmethod

@@ -25,12 +25,12 @@ class NatsSinkSettings:
     it, ``max_age_s`` 0 for messages that stay. Either ``stream`` is "" or ``group``."""
 
     lines: LineSettings = part(LineSettings)
-    stream: str = read(Option("nats-stream", Kind.TEXT, "Stream that worker nats writes; it is made when it is missing", "SHOP"))
+    stream: str = read(Option("nats-stream", Kind.TEXT, "Stream that worker nats writes to; created if missing", "SHOP"))
     group: str = read(
         Option(
             "nats-group",
             Kind.TEXT,
-            "In place of a stream: a group that this worker publishes, in pgsluice's own format, for workers of that group",
+            "Group that this worker publishes in pgsluice's format, for workers of that group; in place of nats-stream",
             "orders-clean",
             convert=_group_name,
         )
@@ -48,30 +48,33 @@ class NatsSinkSettings:
         Option(
             "nats-large-messages",
             Kind.TEXT,
-            "What becomes of a change whose line is larger than a NATS message: a dead letter, or several messages",
+            "Action for a change whose line is larger than a NATS message: store a dead letter, or send several "
+            "messages (chunks)",
             "chunks",
             "dead-letter",
             choices=("dead-letter", "chunks"),
         )
     )
     replicas: int = read(
-        Option("nats-stream-replicas", Kind.NUMBER, "Copies of that stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
+        Option("nats-stream-replicas", Kind.NUMBER, "Replicas of that stream in the NATS cluster", "3", "1", minimum=1, maximum=5)
     )
     placement_tags: tuple[str, ...] = read(
-        Option("nats-stream-placement-tags", Kind.LIST, "Tags of the NATS servers that hold that stream", "eu-west")
+        Option("nats-stream-placement-tags", Kind.LIST, "Tags of the NATS servers that store that stream", "eu-west")
     )
     max_bytes: int = read(
         Option(
             "nats-stream-max-bytes",
             Kind.SIZE,
-            "Most bytes of that stream; when it is full the worker waits (default: its own; for a new stream an eighth of what "
-            "NATS has free, from 256MiB to 10GiB)",
+            "Largest size of that stream; when it is full, the worker waits (default: the existing limit; for a new "
+            "stream an eighth of the free NATS storage, from 256MiB to 10GiB)",
             "50GiB",
             minimum=1024 * 1024,
         )
     )
     max_age_s: float = read(
-        Option("nats-stream-max-age", Kind.DURATION, "How long messages stay in that stream (default: for ever)", "7d", minimum=1)
+        Option(
+            "nats-stream-max-age", Kind.DURATION, "Time that messages stay in that stream (default: no limit)", "7d", minimum=1
+        )
     )
 
     @staticmethod

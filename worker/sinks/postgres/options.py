@@ -28,7 +28,7 @@ class PostgresSinkSettings:
         Option(
             "target-sync-schema",
             Kind.SWITCH,
-            "Create target tables that are missing (pg_flo copied the whole source schema with pg_dump, and not by default)",
+            "Create missing target tables (pg_flo copied the whole source schema with pg_dump, and not by default)",
             "false",
             "true",
         )
@@ -37,8 +37,8 @@ class PostgresSinkSettings:
         Option(
             "target-disable-foreign-keys",
             Kind.SWITCH,
-            "Apply with session_replication_role = replica, so that the target's foreign keys and ordinary triggers do not fire;"
-            " by default where the target's user may set that",
+            "Apply with session_replication_role = replica, so that the target's foreign keys and ordinary triggers do "
+            "not fire (default: true if the target's user is allowed to set it)",
             "true",
         ),
         otherwise=lambda _: None,
@@ -56,7 +56,7 @@ class PostgresSinkSettings:
         Option(
             "target-lock-timeout",
             Kind.DURATION,
-            "How long to wait for a lock at the target before what was locked is let go and the batch tried again",
+            "Longest wait for a lock at the target; then the worker releases its locks and retries the batch",
             "30s",
             "30s",
             minimum=1,
@@ -66,8 +66,8 @@ class PostgresSinkSettings:
         Option(
             "on-missing-row",
             Kind.TEXT,
-            "What becomes of an update or delete that meets no row, though no filter and no route leaves rows out: it is "
-            "counted, becomes a dead letter, or stops the worker",
+            "Action for an update or delete that matches no row, although no filter or route excludes rows: count it, "
+            "store it as a dead letter, or stop the worker",
             "stop",
             "count",
             choices=("count", "dead-letter", "stop"),

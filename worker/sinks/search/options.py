@@ -26,7 +26,7 @@ class SearchSinkSettings:
         Option(
             "search-url",
             Kind.LIST,
-            "Nodes of the OpenSearch or Elasticsearch cluster; each request goes to one that answers",
+            "Nodes of the OpenSearch or Elasticsearch cluster; each request uses a reachable node",
             "https://search-1.example.com:9200,https://search-2.example.com:9200",
             required=True,
             secret=True,
@@ -48,7 +48,7 @@ class SearchSinkSettings:
         Option(
             "search-api-key",
             Kind.TEXT,
-            "API key, sent as the header Authorization, in the place of user and password",
+            "API key, sent in the Authorization header, in place of user and password",
             "${PGSLUICE_SEARCH_API_KEY:-}",
             secret=True,
             in_file="the API key",
@@ -58,7 +58,7 @@ class SearchSinkSettings:
         Option(
             "search-ca",
             Kind.FILE,
-            "Certificates that vouch for the cluster (default: those that the machine trusts)",
+            "CA certificates for the cluster (default: those of the machine)",
             "/etc/pgsluice/search-ca.pem",
         )
     )
@@ -66,7 +66,7 @@ class SearchSinkSettings:
         Option(
             "search-allow-hosts",
             Kind.LIST,
-            "Hosts that may be connected to: names, addresses, networks; none but public addresses when it is not given",
+            "Allowed hosts for connections: names, addresses, networks (default: public addresses only)",
             "search-1.example.com,10.1.0.0/16",
         )
     )
@@ -74,7 +74,7 @@ class SearchSinkSettings:
         Option(
             "search-index",
             Kind.TEXT,
-            "Name by which a table's documents are searched, an alias; {schema} and {table} stand for the table's",
+            "Alias to search the documents of a table; {schema} and {table} are the table's names",
             "shop-{table}",
             "{schema}_{table}",
         )
@@ -83,7 +83,7 @@ class SearchSinkSettings:
         Option(
             "search-allow-indexes",
             Kind.LIST,
-            "Names that search-index and search-schema-index may come to; any when not given",
+            "Allowed names for search-index and search-schema-index (default: any)",
             "shop_*",
         )
     )
@@ -91,12 +91,12 @@ class SearchSinkSettings:
         Option(
             "search-schema-index",
             Kind.TEXT,
-            "Index that keeps the history of definitions, a document for each; none when it is not given",
+            "Index for the history of schema changes, one document per change (default: none)",
             "pgsluice-schema",
         )
     )
     mapping_file: str = read(
-        Option("search-mapping", Kind.FILE, "File of fields and index settings that are not to be the usual ones", "search.yaml")
+        Option("search-mapping", Kind.FILE, "File of fields and index settings that differ from the defaults", "search.yaml")
     )
     batch_bytes: int = read(
         Option("search-batch-bytes", Kind.SIZE, "Most bytes in one request, unless one document is larger", "10MiB", "5MiB")
@@ -105,23 +105,25 @@ class SearchSinkSettings:
         Option(
             "search-connections",
             Kind.NUMBER,
-            "Requests that each task has under way at the same time",
+            "Most parallel requests of each task",
             "4",
             "2",
             minimum=1,
             maximum=64,
         )
     )
-    timeout_s: float = read(
-        Option("search-timeout", Kind.DURATION, "How long a request may take", "30s", "20s", minimum=1, maximum=300)
-    )
+    timeout_s: float = read(Option("search-timeout", Kind.DURATION, "Timeout of a request", "30s", "20s", minimum=1, maximum=300))
     wait_visible: bool = read(
         Option(
-            "search-wait-visible", Kind.SWITCH, "Have each request wait until searches find what it wrote: slow", "true", "false"
+            "search-wait-visible",
+            Kind.SWITCH,
+            "Wait in each request until searches find the written documents (slow)",
+            "true",
+            "false",
         )
     )
     keep_old_s: float = read(
-        Option("search-keep-old", Kind.DURATION, "How long an index stays that a newer one has replaced", "7d", "24h")
+        Option("search-keep-old", Kind.DURATION, "Time that an index stays after a newer index has replaced it", "7d", "24h")
     )
 
 

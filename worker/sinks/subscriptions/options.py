@@ -19,7 +19,7 @@ class SubscriptionsSinkSettings:
         Option(
             "subscriptions-connections",
             Kind.NUMBER,
-            "Requests under way at the same time to receivers that keep up; half as many to those that do not",
+            "Most parallel requests to receivers that keep up; half as many to slow receivers",
             "128",
             "64",
             minimum=2,
@@ -30,7 +30,7 @@ class SubscriptionsSinkSettings:
         Option(
             "subscriptions-patience",
             Kind.DURATION,
-            "How long the others wait for a receiver; one that takes longer catches up by itself",
+            "Time that other receivers wait for a slow one, which then catches up separately",
             "2s",
             "0.5s",
             minimum=0,
@@ -41,7 +41,7 @@ class SubscriptionsSinkSettings:
         Option(
             "subscriptions-pause-after",
             Kind.DURATION,
-            "A subscription whose receiver failed for so long is paused; until then the stream keeps what it has not got",
+            "Time after which a failing subscription is paused; until then the stream keeps its pending changes",
             "7d",
             "3d",
             minimum=1,

@@ -25,7 +25,7 @@ class WebhookSinkSettings:
         Option(
             "webhook-url",
             Kind.URL,
-            "Where the webhook sink posts",
+            "URL that receives the changes, by HTTP POST",
             "https://hooks.example.com/orders",
             required=True,
             secret=True,
@@ -35,7 +35,7 @@ class WebhookSinkSettings:
         Option(
             "webhook-format",
             Kind.TEXT,
-            "Body of a request: a JSON array of changes, a change on each line, or a single change",
+            "Body of a request: a JSON array of changes, one change per line, or a single change",
             "lines",
             "array",
             choices=("array", "lines", "single"),
@@ -51,7 +51,7 @@ class WebhookSinkSettings:
         Option(
             "webhook-connections",
             Kind.NUMBER,
-            "Requests under way at the same time; with 1, all changes arrive in commit order",
+            "Most parallel requests; with 1, all changes arrive in commit order",
             "16",
             "8",
             minimum=1,
@@ -59,13 +59,13 @@ class WebhookSinkSettings:
         )
     )
     timeout_s: float = read(
-        Option("webhook-timeout", Kind.DURATION, "How long a request may take", "10s", "30s", minimum=1, maximum=3600)
+        Option("webhook-timeout", Kind.DURATION, "Timeout of a request", "10s", "30s", minimum=1, maximum=3600)
     )
     secret: str = read(
         Option(
             "webhook-secret",
             Kind.TEXT,
-            "Secret (whsec_ and base64) that signs requests as Standard Webhooks; two with a space between while it is changed",
+            "Secret (whsec_ and base64) to sign requests as in Standard Webhooks; during a rotation two, separated by a space",
             "${PGSLUICE_WEBHOOK_SECRET:-}",
             secret=True,
             in_file="the secret",
@@ -75,7 +75,7 @@ class WebhookSinkSettings:
         Option(
             "webhook-token",
             Kind.TEXT,
-            "Bearer token, sent as the header Authorization",
+            "Bearer token, sent in the Authorization header",
             "${PGSLUICE_WEBHOOK_TOKEN:-}",
             secret=True,
             in_file="the token",
@@ -85,7 +85,7 @@ class WebhookSinkSettings:
         Option(
             "webhook-headers",
             Kind.PAIRS,
-            "A header of every request; repeatable. The variable takes a JSON object, the file a mapping",
+            "Header of every request; repeatable. The variable accepts a JSON object, the file a mapping",
             "X-Tenant=shop",
             secret=True,
         )
@@ -94,7 +94,7 @@ class WebhookSinkSettings:
         Option(
             "webhook-ca",
             Kind.FILE,
-            "Certificates that vouch for the receiver (default: those that the machine trusts)",
+            "CA certificates for the receiver (default: those of the machine)",
             "/etc/pgsluice/webhook-ca.pem",
         )
     )
@@ -102,7 +102,7 @@ class WebhookSinkSettings:
         Option(
             "webhook-allow-hosts",
             Kind.LIST,
-            "Hosts that may be posted to: names, addresses, networks; none but public addresses when it is not given",
+            "Allowed hosts of the receiver: names, addresses, networks (default: public addresses only)",
             "hooks.example.com,10.1.0.0/16",
         )
     )
