@@ -27,9 +27,9 @@ from pgsluice.shared.wire.table import Table
 @takes(ReplicatorSettings)
 @click.pass_context
 def replicator(context: click.Context) -> None:
-    """Publish a database's changes to NATS JetStream, until it is stopped or --until-lsn is reached.
+    """Publish a database's changes to NATS JetStream, until you stop it or it reaches --until-lsn.
 
-    At a SIGHUP it reads its configuration file again, and follows the tables that are named there now.
+    At a SIGHUP it reads its configuration file again, and follows the tables that the file names now.
     """
     settings = load_settings(context, ReplicatorSettings)
     from pgsluice.replicator.replicator import run
@@ -40,7 +40,7 @@ def replicator(context: click.Context) -> None:
 @click.command()
 @takes(StatusSettings)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a table")
-@click.option("--watch", "watches", is_flag=True, help="Show it again and again, with rates, until Ctrl-C or the key q")
+@click.option("--watch", "watches", is_flag=True, help="Refresh continuously, with rates, until Ctrl-C or the key q")
 @click.option(
     "--every",
     "every_s",
@@ -48,13 +48,13 @@ def replicator(context: click.Context) -> None:
     default="1s",
     metavar="DURATION",
     show_default=True,
-    help="With --watch: the pause between looks",
+    help="With --watch: the refresh interval",
 )
 @click.pass_context
 def status(context: click.Context, as_json: bool, watches: bool, every_s: float) -> int:
-    """Show where a group's replicator and workers are; with a source (--host), its slot too.
+    """Show position and lag of a group's replicator and workers; with a source (--host), also its slot.
 
-    Exits with 1 when the group has never been started on this NATS.
+    Exits with 1 if the group was never started on this NATS.
     """
     settings = load_settings(context, StatusSettings)
     if watches:
@@ -70,19 +70,26 @@ def status(context: click.Context, as_json: bool, watches: bool, every_s: float)
 
 @click.command()
 @takes(GroupSettings)
-@click.option("--worker", "worker", default="", metavar="NAME", help="The worker to look at (default: all of them)")
+@click.option("--worker", "worker", default="", metavar="NAME", help="Worker to check (default: all workers)")
 @click.option(
-    "--max", "max_s", type=duration, required=True, metavar="DURATION", help="How old the oldest change may be [required]"
+    "--max",
+    "max_s",
+    type=duration,
+    required=True,
+    metavar="DURATION",
+    help="Highest allowed age of the oldest unapplied change [required]",
 )
-@click.option("--max-messages", type=click.IntRange(min=0), metavar="NUMBER", help="How many stream messages may wait")
+@click.option(
+    "--max-messages", type=click.IntRange(min=0), metavar="NUMBER", help="Highest allowed number of waiting stream messages"
+)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object instead of a line for each worker")
 @click.pass_context
 def lag(context: click.Context, worker: str, max_s: float, max_messages: int | None, as_json: bool) -> int:
-    """Say whether a group keeps up, for cron and probes: the age of the oldest change in the stream that is not applied, and
-    whether replicator and workers run.
+    """Check whether a group keeps up, for cron jobs and probes: the age of the oldest unapplied change in the stream, and
+    whether the replicator and the workers run.
 
-    Exits with 0 when all are within --max, with 1 when one is not, or that is not known, or one has failed, or does not run for
-    longer than --max. A group of --copy is within when all workers have applied the whole copy.
+    Exits with 0 if all are within --max. Exits with 1 if one is not, if its lag is unknown, if it has failed, or if it has
+    not run for longer than --max. A group with --copy is within --max when all workers have applied the whole copy.
     """
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.lag import LagLimit, run
@@ -90,9 +97,11 @@ def lag(context: click.Context, worker: str, max_s: float, max_messages: int | N
     return run(settings, worker, LagLimit(max_s, max_messages), as_json=as_json)
 
 
-_worker = click.option("--worker", "worker", default="", metavar="NAME", help="Whose letters (default: those of all workers)")
+_worker = click.option(
+    "--worker", "worker", default="", metavar="NAME", help="Only dead letters of this worker (default: all workers)"
+)
 _positions = click.argument("positions", nargs=-1, metavar="[POSITION]...")
-_all = click.option("--all", "every", is_flag=True, help="All letters, instead of naming positions")
+_all = click.option("--all", "every", is_flag=True, help="All dead letters, instead of positions")
 
 
 @click.group()
@@ -100,14 +109,14 @@ _all = click.option("--all", "every", is_flag=True, help="All letters, instead o
 def dead() -> None:
     """Show, replay or discard dead letters: changes that a worker could not apply, and later changes of the same rows.
 
-    A letter is named by its position, as 'list' shows it.
+    Name a dead letter by its position, which 'dead list' shows.
     """
 
 
 @dead.command("list", short_help="List dead letters: position, table and reason.")
 @takes(GroupSettings)
 @_worker
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each letter instead of a table")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each dead letter instead of a table")
 @click.pass_context
 def dead_list(context: click.Context, worker: str, as_json: bool) -> None:
     """List dead letters with position, table and reason. No row value is shown."""
@@ -131,17 +140,19 @@ def dead_show(context: click.Context, positions: tuple[str, ...], worker: str, e
     show(settings, Selection(worker, positions, every))
 
 
-@dead.command("replay", short_help="Ask a worker to apply dead letters after all.")
+@dead.command("replay", short_help="Ask a worker to apply dead letters again.")
 @takes(GroupSettings)
 @_worker
 @_all
 @_positions
-@click.option("--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for the outcome")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Longest wait for the outcome"
+)
 @click.pass_context
 def dead_replay(context: click.Context, positions: tuple[str, ...], worker: str, every: bool, wait_s: float) -> None:
-    """Ask the worker to apply dead letters after all: now when it runs, else when it starts.
+    """Ask the worker to apply dead letters again: now if it runs, otherwise at its next start.
 
-    Earlier letters of the same rows go with them. What is refused again becomes a dead letter again.
+    Earlier dead letters of the same rows are included. A change that fails again becomes a dead letter again.
     """
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.dead import Selection, replay
@@ -149,15 +160,15 @@ def dead_replay(context: click.Context, positions: tuple[str, ...], worker: str,
     replay(settings, Selection(worker, positions, every), wait_s)
 
 
-@dead.command("discard", short_help="Remove dead letters for good.")
+@dead.command("discard", short_help="Remove dead letters permanently.")
 @takes(GroupSettings)
 @_worker
 @_all
 @_positions
-@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation")
 @click.pass_context
 def dead_discard(context: click.Context, positions: tuple[str, ...], worker: str, every: bool, yes: bool) -> None:
-    """Remove dead letters for good: their changes are never applied. Rows without letters are no longer blocked."""
+    """Remove dead letters permanently: their changes are never applied. Rows without dead letters are no longer blocked."""
     settings = load_settings(context, GroupSettings)
     if not yes:
         confirm("discard", "Remove these dead letters for good?")
@@ -168,17 +179,19 @@ def dead_discard(context: click.Context, positions: tuple[str, ...], worker: str
 
 @click.command()
 @takes(GroupSettings)
-@click.option("--worker", default="", metavar="NAME", help="The worker to forget")
-@click.option("--halt", is_flag=True, help="Forget why the replicator must not go on, when the cause is removed")
+@click.option("--worker", default="", metavar="NAME", help="Worker to forget")
+@click.option("--halt", is_flag=True, help="Forget why the replicator must not continue, after you removed the cause")
 @click.option("--dead-letters", is_flag=True, help="Remove its dead letters too")
-@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation")
 @click.pass_context
 def forget(context: click.Context, worker: str, halt: bool, dead_letters: bool, yes: bool) -> None:
-    """Forget a worker that does not come back, so that messages are no longer kept for it. Its target is left as it is.
+    """Forget a worker that will not return, so that NATS no longer keeps messages for it. Its target stays unchanged.
 
-    Should it start again under this name, it goes on where its target is, if the messages from there on are still kept.
+    If the worker starts again under this name, it continues at its target's position, if the stream still has the messages
+    from there on.
 
-    With --halt, forget why the group's replicator stopped for good: when the right server or a restored broker is there again.
+    With --halt, forget why the group's replicator stopped permanently, after the right server or a restored broker is
+    available again.
     """
     if bool(worker) == halt:
         raise UsageError("what is to be forgotten is not said", "give either --worker NAME or --halt")
@@ -196,24 +209,24 @@ def forget(context: click.Context, worker: str, halt: bool, dead_letters: bool, 
 
 @click.group()
 def rules() -> None:
-    """Check rules and routing files, and try them on changes.
+    """Check rules and routing files, and test them on changes.
 
-    Both commands exit with 2 when something is wrong, and with 0 otherwise.
+    Both commands exit with 2 if there is an error, and with 0 otherwise.
     """
 
 
 @rules.command("check")
 @click.argument("file", required=False)
-@click.option("--routing", metavar="FILE", default="", help="Routing file to check too")
-@click.option("--search-mapping", metavar="FILE", default="", help="File of search-mapping to check too")
-@click.option("--against-source", is_flag=True, help="Compare with the source's tables, columns and types too")
+@click.option("--routing", metavar="FILE", default="", help="Also check this routing file")
+@click.option("--search-mapping", metavar="FILE", default="", help="Also check this file of search-mapping")
+@click.option("--against-source", is_flag=True, help="Also compare with the source's tables, columns and types")
 @takes(SourceTablesSettings, required="required with --against-source")
 @click.pass_context
 def rules_check(context: click.Context, file: str | None, routing: str, search_mapping: str, against_source: bool) -> None:
-    """Read the rules in FILE, and say everything that is wrong with them.
+    """Read the rules in FILE, and show every error in them.
 
-    The options that name the source and its tables are needed, and read, with --against-source only. They are those of the
-    replicator, so its configuration file serves.
+    The options for the source and its tables are read, and required, only with --against-source. They are the replicator's
+    options, so you can use its configuration file.
     """
     if not file and not routing and not search_mapping:
         raise UsageError("there is nothing to check", "name a rules file, or give --routing or --search-mapping")
@@ -227,14 +240,14 @@ def rules_check(context: click.Context, file: str | None, routing: str, search_m
 @click.argument("file")
 @click.argument("input", required=False)
 @click.option("--routing", metavar="FILE", default="", help="Routing file to apply after the rules")
-@click.option("--against-source", is_flag=True, help="Take the columns' types from the source, instead of guessing them")
+@click.option("--against-source", is_flag=True, help="Read the column types from the source, instead of guessing them")
 @takes(SourceTablesSettings, required="required with --against-source")
 @click.pass_context
 def rules_test(context: click.Context, file: str, input: str | None, routing: str, against_source: bool) -> None:
-    """Apply the rules in FILE to changes, and show what each rule does: kept, dropped, before and after.
+    """Apply the rules in FILE to changes, and show the effect of each rule: kept or dropped, before and after.
 
-    INPUT holds changes as JSON lines, as 'pgsluice worker stdout' prints them; standard input is read when none is named. What is
-    shown are row values.
+    INPUT contains changes as JSON lines, in the form that 'pgsluice worker stdout' prints (default: standard input). The
+    output shows row values.
     """
     if input is None and sys.stdin.isatty():
         raise UsageError("there are no changes to try the rules on", "name a file of JSON lines, or pipe them in")
@@ -253,11 +266,10 @@ def _source_tables(context: click.Context) -> list[Table]:
 
 @click.command("spark-archive")
 def spark_archive() -> None:
-    """Make Spark start faster, once for an installation.
+    """Make Spark start faster. Run it once for each installation.
 
-    The JVM's classes are archived beside the installed program (150 MB), from where every later start takes them: a
-    worker's first batch comes after two thirds of the time. Needs Java and the right to write there; takes about half a
-    minute. The image has such an archive already.
+    Archives the JVM's classes next to the installed program (150 MB), for use by every later start: a worker's first batch
+    needs 33 % less time. Needs Java and write permission there, and about 30 seconds. The image already contains the archive.
     """
     from pgsluice.console.spark_archive import run
 
@@ -266,14 +278,23 @@ def spark_archive() -> None:
 
 @click.command()
 @takes(DropSettings)
-@click.option("--nats-only", is_flag=True, help="Remove what is in NATS; the source is not asked, it may be gone")
-@click.option("--source-only", is_flag=True, help="Remove what is at the source; NATS is not asked, it may be gone")
-@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.option(
+    "--nats-only",
+    is_flag=True,
+    help="Remove only the objects in NATS, without a connection to the source, which may no longer exist",
+)
+@click.option(
+    "--source-only",
+    is_flag=True,
+    help="Remove only the objects at the source, without a connection to NATS, which may no longer exist",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation")
 @click.pass_context
 def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) -> None:
-    """Remove what a group has at the source (slot, publication, capture of definitions), and its streams and state in NATS.
+    """Remove a group's objects at the source (slot, publication, capture of schema changes), and its streams and state in
+    NATS.
 
-    Targets are left as they are. A group that a worker publishes has nothing at the source, which need not be given.
+    Targets stay unchanged. A group that a worker publishes has no objects at the source, so it needs no source options.
     """
     if nats_only and source_only:
         raise UsageError("--nats-only and --source-only are both given", "give one of them, or none to remove both halves")

@@ -143,7 +143,7 @@ def _version_option(context: click.Context, parameter: click.Parameter, given: b
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version_option, help="Show the program's version."
 )
 def program() -> None:
-    """Change data capture (CDC) for PostgreSQL through NATS JetStream, with rules on the way.
+    """Change data capture (CDC) for PostgreSQL through NATS JetStream, with rules that filter and mask changes.
 
     Every flag is also an environment variable (--nats-url: PGSLUICE_NATS_URL) and a key of the YAML file (nats-url:). The
     flag wins over the variable, the variable over the file, the file over the default.

@@ -94,7 +94,7 @@ def tables_retry(context: click.Context, named: tuple[str, ...], every: bool, wa
 
 @tables.command("forget", short_help="Remove tables, and all that the group stores about them.")
 @gives_order
-@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation")
 def tables_forget(context: click.Context, named: tuple[str, ...], wait_s: float, no_wait: bool, yes: bool) -> None:
     """Stop to replicate each TABLE, and delete its state, after every worker has applied its changes.
 

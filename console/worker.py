@@ -68,7 +68,7 @@ class SinkClassCommand(click.Command):
 
 
 def _sink_class_command(sink_class: str) -> click.Command:
-    @click.command(sink_class, cls=SinkClassCommand, help=f"Apply the changes to the sink that {sink_class} makes.")
+    @click.command(sink_class, cls=SinkClassCommand, help=f"Apply the changes to the custom sink {sink_class}.")
     @takes(WorkerSettings, CustomSinkSettings)
     @click.pass_context
     def custom(context: click.Context) -> None:

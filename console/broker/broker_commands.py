@@ -13,9 +13,11 @@ _TARGET = ("nats-stream", "nats-group", "nats-subject", "nats-stream-replicas", 
 _SHOWN = {"config", "group", "nats-url", *_TARGET}
 
 _pipeline = click.option(
-    "--pipeline", "pipeline", is_flag=True, help="For the group of a SQL pipeline: no change stream, and its document"
+    "--pipeline", "pipeline", is_flag=True, help="Prepare the group of a SQL pipeline: without a change stream, with its document"
 )
-_server = click.option("--server", "server", is_flag=True, help="Include what 'pgsluice server' needs: documents, and the audit")
+_server = click.option(
+    "--server", "server", is_flag=True, help="Include the objects of 'pgsluice server': documents, and the audit"
+)
 
 
 @click.group()
@@ -29,10 +31,11 @@ def nats() -> None:
 @_server
 @click.pass_context
 def permissions(context: click.Context, pipeline: bool, server: bool) -> None:
-    """Print the permissions of a group's NATS user, as a NATS server's configuration takes them. Connects to no server.
+    """Print the permissions of a group's NATS user, in the form of a NATS server's configuration. Does not connect to a
+    server.
 
-    With nats-stream or nats-group they include those of 'pgsluice worker nats'. With --nats-create-streams=false the user may not
-    create, change or remove a stream.
+    With nats-stream or nats-group they include those of 'pgsluice worker nats'. With --nats-create-streams=false the user is
+    not allowed to create, change or remove a stream.
     """
     settings, target = _settings(context)
     from pgsluice.console.broker.broker_setup import print_permissions
@@ -46,7 +49,8 @@ def permissions(context: click.Context, pipeline: bool, server: bool) -> None:
 @_server
 @click.pass_context
 def create(context: click.Context, pipeline: bool, server: bool) -> None:
-    """Create a group's streams and bucket, or change them to match the configuration. Run it as a NATS user that may.
+    """Create a group's streams and bucket, or change them to match the configuration. Run it as a NATS user who is allowed
+    to.
 
     With nats-stream it creates that stream too. Then run the group's processes with nats-create-streams: false.
     """

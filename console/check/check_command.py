@@ -15,21 +15,21 @@ _EVERY = "every"
 
 @click.command()
 @takes(CheckSettings, shown=("config", "group", "nats-url", "source-url", "target-url"))
-@click.option("--source", "source", is_flag=True, help="Look at the source")
-@click.option("--target", "target", is_flag=True, help="Look at the target, a PostgreSQL database")
-@click.option("--nats", "nats", is_flag=True, help="Look at NATS")
+@click.option("--source", "source", is_flag=True, help="Check the source")
+@click.option("--target", "target", is_flag=True, help="Check the target, a PostgreSQL database")
+@click.option("--nats", "nats", is_flag=True, help="Check NATS")
 @click.option(
     "--sink",
     "sink",
     is_flag=False,
     flag_value=_EVERY,
     type=click.Choice([*SINKS, _EVERY]),
-    help="Look at the sink of a worker of that kind, or at every sink that the configuration names",
+    help="Check the sink of this kind, or every sink that the configuration names",
 )
-@click.option("--rules", "rules", is_flag=True, help="Hold rules and routes against the source's tables")
-@click.option("--pipelines", "pipelines", is_flag=True, help="Look at SQL pipelines: what a run of each would refuse")
+@click.option("--rules", "rules", is_flag=True, help="Check rules and routes against the source's tables")
+@click.option("--pipelines", "pipelines", is_flag=True, help="Check SQL pipelines for problems that a run would refuse")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object")
-@click.option("--sql", "as_sql", is_flag=True, help="Write nothing but the SQL that cures, one script for each server")
+@click.option("--sql", "as_sql", is_flag=True, help="Write only the SQL that fixes problems, one script for each server")
 @click.pass_context
 def check(
     context: click.Context,
@@ -42,12 +42,12 @@ def check(
     as_json: bool,
     as_sql: bool,
 ) -> int:
-    """Find everything that would hinder replication, and what cures it. Nothing is touched.
+    """Find every problem that would prevent replication, and its fix. Changes nothing.
 
-    Looks at all that the configuration names, or at what the flags below name. Any option of the replicator and of the workers
-    may be given; their configuration file serves.
+    Checks everything that the configuration names, or only the parts that you select with the flags below. Accepts every
+    option of the replicator and of the workers, so you can use their configuration file.
 
-    Exits with 1 when there are errors, which a start would stop at, and with 0 when there are only warnings.
+    Exits with 1 if there are errors, which would stop a start, and with 0 if there are only warnings.
     """
     if as_json and as_sql:
         raise UsageError("--json and --sql are both given", "give one of them")

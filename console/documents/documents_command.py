@@ -15,7 +15,7 @@ _files = click.option(
     required=True,
     type=click.Path(),
     metavar="FILE",
-    help="A document; repeatable. -: standard input",
+    help="Document; repeatable. -: standard input",
 )
 
 
@@ -25,9 +25,10 @@ _files = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each document")
 @click.pass_context
 def plan(context: click.Context, files: tuple[str, ...], as_json: bool) -> None:
-    """Show what applying documents would change. A document is a group's configuration file, with secrets as references.
+    """Show the changes that 'apply' would make. A document is a group's configuration file, with references in place of
+    secrets.
 
-    Exits with 0 when nothing would change, with 1 when something would.
+    Exits with 0 if there are no changes, and with 1 if there are changes.
     """
     settings = load_settings(context, DocumentSettings)
     from pgsluice.console.documents.applied_files import show_plan
@@ -38,10 +39,11 @@ def plan(context: click.Context, files: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @takes(DocumentSettings)
 @_files
-@click.option("--yes", is_flag=True, help="Do not ask before")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation")
 @click.pass_context
 def apply(context: click.Context, files: tuple[str, ...], yes: bool) -> None:
-    """Say what groups are to be, in the broker. 'pgsluice server --run' runs them so; others take it up when they start."""
+    """Store documents, the desired configuration of groups, in NATS. 'pgsluice server --run' runs the groups with them; for
+    other processes, write a file with 'pgsluice export'."""
     settings = load_settings(context, DocumentSettings)
     from pgsluice.console.documents.applied_files import apply_files, show_plan
 
@@ -57,7 +59,7 @@ def apply(context: click.Context, files: tuple[str, ...], yes: bool) -> None:
 @click.argument("groups", nargs=-1, metavar="[GROUP]...")
 @click.pass_context
 def export(context: click.Context, groups: tuple[str, ...]) -> None:
-    """Write documents as YAML that 'apply' takes: those of the groups named, or all."""
+    """Write the documents of the named groups, or of all groups, as YAML that 'apply' accepts."""
     settings = load_settings(context, DocumentSettings)
     from pgsluice.console.documents.applied_files import export_documents
 

@@ -12,10 +12,10 @@ from pgsluice.shared.pipelines.pipeline_settings import ScheduleSettings
 @takes(ScheduleSettings)
 @click.pass_context
 def schedule(context: click.Context) -> None:
-    """Run SQL pipelines by their schedules, and those that people ask for, until it is stopped.
+    """Run SQL pipelines on their schedules and on request, until you stop it.
 
-    Several may do so for the same pipelines: each pipeline has one at a time, and another goes on when that one ends.
-    'pgsluice server --run' does the same.
+    Several such processes can serve the same pipelines: one at a time is responsible for a pipeline, and another takes over
+    when it ends. 'pgsluice server --run' does the same.
     """
     settings = load_settings(context, ScheduleSettings)
     from pgsluice.console.executor.scheduling import run

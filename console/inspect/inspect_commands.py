@@ -11,15 +11,18 @@ from pgsluice.shared.config.settings import GroupSettings
 
 @click.command()
 @takes(GroupSettings)
-@click.option("--from", "start", default="", metavar="SEQUENCE|TIME|POSITION", help="Where to begin (default: with the newest)")
-@click.option("--table", default="", metavar="TABLE", help="Only changes of such tables: table, schema.table or a pattern")
+@click.option(
+    "--from", "start", default="", metavar="SEQUENCE|TIME|POSITION", help="First message to show (default: the newest messages)"
+)
+@click.option("--table", default="", metavar="TABLE", help="Only changes of these tables: table, schema.table or a pattern")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Most changes to show")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object for each message, with its changes")
 @click.pass_context
 def messages(context: click.Context, start: str, table: str, limit: int, as_json: bool) -> None:
-    """Show what a group's change stream holds, row values included. Nobody is disturbed, and no position moves.
+    """Show the changes in a group's stream, including row values. This affects no process and moves no position.
 
-    TIME is like 2026-01-31T09:15:00+00:00; without a zone it is of this machine. POSITION is a change's, like 16/B374D848:3.
+    TIME is like 2026-01-31T09:15:00+00:00; without a time zone, this machine's zone applies. POSITION is a change's position,
+    like 16/B374D848:3.
     """
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.inspect.shown import show_messages
@@ -31,13 +34,20 @@ def messages(context: click.Context, start: str, table: str, limit: int, as_json
 @takes(TraceSettings)
 @click.argument("table")
 @click.argument("key", nargs=-1, required=True, metavar="COLUMN=VALUE...")
-@click.option("--messages", "most", type=click.IntRange(1), default=20_000, show_default=True, help="How far to look back")
+@click.option(
+    "--messages",
+    "most",
+    type=click.IntRange(1),
+    default=20_000,
+    show_default=True,
+    help="Number of newest stream messages to search",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object")
 @click.pass_context
 def trace(context: click.Context, table: str, key: tuple[str, ...], most: int, as_json: bool) -> None:
-    """Show where a row is: each change of it that the stream holds, and what each worker made of it. Shows row values.
+    """Show each change of a row in the stream, and the result in each worker. Shows row values.
 
-    Exits with 1 when the stream holds no change of it.
+    Exits with 1 if the stream contains no change of the row.
     """
     settings = load_settings(context, TraceSettings)
     from pgsluice.console.inspect.shown import show_trace

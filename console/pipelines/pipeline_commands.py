@@ -12,19 +12,19 @@ from pgsluice.shared.pipelines.pipeline_settings import RunPipelineSettings, Run
 @click.command()
 @takes(RunPipelineSettings, shown=("config", "nats-url", "pipelines-config", "source-url", "host", "dbname", "user"))
 @click.argument("pipeline")
-@click.option("--full", is_flag=True, help="Read all rows, whatever was read before; leave what is left of an earlier run")
+@click.option("--full", is_flag=True, help="Read all rows, regardless of earlier runs; abandon an unfinished run")
 @click.option("--wait", is_flag=True, help="Return when every worker of the pipeline's group has applied the rows")
-@click.option("--dry-run", is_flag=True, help="Say what would be read, and read nothing")
-@click.option("--reconcile", is_flag=True, help="Then delete rows at the target that the query gives no longer")
-@click.option("--force", is_flag=True, help="With --reconcile: however many they are")
-@click.option("--request", default="", hidden=True, help="The request that an executor carries out")
+@click.option("--dry-run", is_flag=True, help="Show the planned read, and read nothing")
+@click.option("--reconcile", is_flag=True, help="Then delete rows at the target that the query no longer returns")
+@click.option("--force", is_flag=True, help="With --reconcile: delete any number of rows")
+@click.option("--request", default="", hidden=True, help="Request that an executor carries out")
 @click.pass_context
 def run(
     context: click.Context, pipeline: str, full: bool, wait: bool, dry_run: bool, reconcile: bool, force: bool, request: str
 ) -> None:
-    """Read the rows of a PIPELINE's query into its group's stream: all of them, or those since the run before.
+    """Read the rows of a PIPELINE's query into its group's stream: all rows, or the rows since the previous run.
 
-    A run that was interrupted, paused, or failed, is taken up where it ended.
+    If the previous run was interrupted or paused, or failed, this command continues it.
     """
     if dry_run and (wait or reconcile):
         raise UsageError(f"--{'wait' if wait else 'reconcile'} and --dry-run are both given", "give one of them")
@@ -41,7 +41,7 @@ def run(
 @takes(RunsSettings)
 @click.pass_context
 def runs(context: click.Context) -> None:
-    """Show the newest runs of the file's pipelines, or pause, resume or cancel one that is in hand, wherever it runs."""
+    """Show the newest runs of the file's pipelines, or pause, resume or cancel a current run on any machine."""
     if context.invoked_subcommand is None:
         context.invoke(runs_list, pipeline=None, as_json=False)
 
@@ -59,31 +59,31 @@ def runs_list(context: click.Context, pipeline: str | None, as_json: bool) -> No
     list_runs(settings, pipeline, as_json=as_json)
 
 
-@runs.command("pause", short_help="End a run at its next message; it can go on.")
+@runs.command("pause", short_help="Pause a run at its next message.")
 @takes(RunsSettings)
 @click.argument("pipeline")
 @click.pass_context
 def runs_pause(context: click.Context, pipeline: str) -> None:
-    """End the run of PIPELINE that is in hand at its next message, and begin none before 'resume'."""
+    """Pause the current run of PIPELINE at its next message, and begin no other run before 'resume'."""
     _wish(context, "pause", pipeline)
 
 
-@runs.command("resume", short_help="Let a paused run go on.")
+@runs.command("resume", short_help="Resume a paused run.")
 @takes(RunsSettings)
 @click.argument("pipeline")
 @click.pass_context
 def runs_resume(context: click.Context, pipeline: str) -> None:
-    """Let whoever executes PIPELINE go on where it was paused. Where nobody does, 'pgsluice run' goes on itself."""
+    """Resume the paused run of PIPELINE in its executor. Without an executor, start 'pgsluice run' to continue it."""
     _wish(context, "resume", pipeline)
 
 
-@runs.command("cancel", short_help="End a run for good, and read on from the checkpoint.")
+@runs.command("cancel", short_help="Cancel a run; the next run begins at the checkpoint.")
 @takes(RunsSettings)
 @click.argument("pipeline")
 @click.pass_context
 def runs_cancel(context: click.Context, pipeline: str) -> None:
-    """End the run of PIPELINE that is in hand, or left, for good. Its rows that are in the stream are applied; the next run
-    begins at the checkpoint."""
+    """Cancel the current or unfinished run of PIPELINE. Workers still apply its rows in the stream; the next run begins at
+    the checkpoint."""
     _wish(context, "cancel", pipeline)
 
 
@@ -97,26 +97,28 @@ def _wish(context: click.Context, verb: str, pipeline: str) -> None:
 @click.group()
 @takes(StepsSettings)
 def steps() -> None:
-    """What concerns the steps of SQL pipelines."""
+    """Test the steps of SQL pipelines."""
 
 
-@steps.command("test", short_help="Show what steps make of a file's rows, and where they fail.")
+@steps.command("test", short_help="Show the output of steps for a file's rows, and errors.")
 @takes(StepsSettings)
 @click.argument("pipeline")
-@click.option("--input", "path", required=True, metavar="FILE", help="Rows of the pipeline's query, a JSON object on each line")
+@click.option(
+    "--input", "path", required=True, metavar="FILE", help="File with rows of the pipeline's query, one JSON object per line"
+)
 @click.option(
     "--type",
     "typed",
     multiple=True,
     metavar="COLUMN=TYPE",
-    help="A column's type, where JSON does not tell, like stars=numeric(12,2)",
+    help="Type of a column, if JSON does not show it, like stars=numeric(12,2)",
 )
 @click.pass_context
 def steps_test(context: click.Context, pipeline: str, path: str, typed: tuple[str, ...]) -> None:
-    """Show what the steps of PIPELINE make of rows, without any server. Exit code 70 when a step fails on a row, gives other rows
-    the second time, or other ones when each row comes alone.
+    """Show the output of the steps of PIPELINE for rows, without any server. Exits with 70 if a step fails on a row, returns
+    different rows the second time, or returns different rows when it receives each row alone.
 
-    The steps' modules are imported into this process, allowed by an administrator or not.
+    The steps' modules are imported into this process, even if no administrator has allowed them.
     """
     settings = load_settings(context, StepsSettings)
     types = dict(each.split("=", 1) for each in typed if "=" in each)

@@ -12,21 +12,21 @@ from pgsluice.shared.config.settings import GroupSettings
 @click.group()
 @takes(GroupSettings)
 def search() -> None:
-    """What concerns the indexes of a search worker."""
+    """Rebuild the indexes of a search worker."""
 
 
-@search.command("reindex", short_help="Fill new indexes, which take over when they are whole.")
+@search.command("reindex", short_help="Fill new indexes, which take over when they are complete.")
 @gives_order
-@click.option("--worker", default="search", metavar="NAME", help="The search worker's name (default search)")
-@click.option("--all-workers", is_flag=True, help="Although other workers of the group take the rows again, too")
+@click.option("--worker", default="search", metavar="NAME", help="Name of the search worker (default search)")
+@click.option("--all-workers", is_flag=True, help="Allow it although other workers of the group receive the rows again, too")
 def search_reindex(
     context: click.Context, named: tuple[str, ...], worker: str, all_workers: bool, wait_s: float, no_wait: bool
 ) -> None:
-    """Copy each TABLE again, into a new index with the mapping that it would have now.
+    """Copy each TABLE again, into a new index with the current mapping.
 
-    Searches find the old index until the new one is whole. The copy is the group's: each of its workers takes the rows again, and
-    a PostgreSQL target empties the table first. So this is refused where a group has other workers; give a search worker a group
-    of its own.
+    Searches use the old index until the new one is complete. The copy is for the whole group: each of its workers receives
+    the rows again, and a PostgreSQL target empties the table first. Therefore the command is refused if the group has other
+    workers; use a separate group for a search worker.
     """
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.search.search_reindex import reindex

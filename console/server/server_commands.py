@@ -12,9 +12,10 @@ from pgsluice.shared.config.server_settings import ServerSettings, TokenSettings
 @takes(ServerSettings)
 @click.pass_context
 def server(context: click.Context) -> None:
-    """Serve the REST API and the page for all groups on one NATS, until it is stopped.
+    """Serve the REST API and the web page for all groups on one NATS, until you stop it.
 
-    Groups run without it, and go on when it ends. The first start makes a token; 'pgsluice token link' lets a browser in.
+    Groups run without it, and continue when it ends. The first start creates a token; 'pgsluice token link' logs a browser
+    in.
     """
     settings = load_settings(context, ServerSettings)
     from pgsluice.console.server.server import run
@@ -25,53 +26,55 @@ def server(context: click.Context) -> None:
 @click.group()
 @takes(TokenSettings)
 def token() -> None:
-    """Show, create or revoke the tokens that a server takes, on its machine, and links that let a browser in once."""
+    """Show, create or revoke a server's access tokens, on its machine, and print login links for a browser."""
 
 
-@token.command("list", short_help="Show the tokens that there are.")
+@token.command("list", short_help="Show the existing tokens.")
 @takes(TokenSettings)
 @click.pass_context
 def token_list(context: click.Context) -> None:
-    """Show the names, roles, groups and ages of tokens. The server stores no token's text."""
+    """Show the names, roles, groups and ages of tokens. The server does not store the tokens themselves."""
     settings = load_settings(context, TokenSettings)
     from pgsluice.console.server.token_list import show
 
     show(settings)
 
 
-@token.command("create", short_help="Make a token and print it.")
+@token.command("create", short_help="Create a token and print it.")
 @takes(TokenSettings)
 @click.argument("name")
 @click.option("--role", type=click.Choice(["viewer", "operator", "admin"]), default="viewer", show_default=True)
-@click.option("--values", is_flag=True, help="May see row values and have them sent: messages, subscriptions, documents")
+@click.option(
+    "--values", is_flag=True, help="Allow access to row values, including their delivery: messages, subscriptions, documents"
+)
 @click.option("--groups", default="*", show_default=True, help="Groups of the token: names and patterns, like 'shop*,orders'")
 @click.pass_context
 def token_create(context: click.Context, name: str, role: str, values: bool, groups: str) -> None:
-    """Make a token, and print it: it cannot be shown again. A server that runs takes it at once."""
+    """Create a token, and print it: it cannot be shown again. A running server accepts it at once."""
     settings = load_settings(context, TokenSettings)
     from pgsluice.console.server.token_list import create
 
     create(settings, name, role, values=values, groups=groups)
 
 
-@token.command("revoke", short_help="End a token, and the sessions that began with it.")
+@token.command("revoke", short_help="Revoke a token, and end its sessions.")
 @takes(TokenSettings)
 @click.argument("name")
 @click.pass_context
 def token_revoke(context: click.Context, name: str) -> None:
-    """End a token, and the sessions that began with it, at once."""
+    """Revoke a token, and end its sessions at once."""
     settings = load_settings(context, TokenSettings)
     from pgsluice.console.server.token_list import revoke
 
     revoke(settings, name)
 
 
-@token.command("link", short_help="Print a link that lets a browser in once.")
+@token.command("link", short_help="Print a login link for a browser.")
 @takes(TokenSettings)
 @click.argument("name", default="admin")
 @click.pass_context
 def token_link(context: click.Context, name: str) -> None:
-    """Print a link that lets a browser in once, within ten minutes, as the token NAME (default: admin)."""
+    """Print a link that logs a browser in as the token NAME (default: admin), once and within ten minutes."""
     settings = load_settings(context, TokenSettings)
     from pgsluice.console.server.token_list import link
 

@@ -10,7 +10,7 @@ from pgsluice.console.flags import CommandFunction, duration, load_settings, tak
 from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import UsageError
 
-_WAIT = "Wait so long until the units have obeyed; exit with 75 when they have not"
+_WAIT = "Longest wait until the processes have done this; then exit with 75"
 
 
 def _orders(function: CommandFunction) -> CommandFunction:
@@ -19,9 +19,9 @@ def _orders(function: CommandFunction) -> CommandFunction:
     for decorate in (
         click.pass_context,
         click.option("--wait", "wait_s", type=duration, metavar="DURATION", help=_WAIT),
-        click.option("--reason", default="", metavar="TEXT", help="For whoever looks at the status"),
-        click.option("--source", is_flag=True, help="The replicator too"),
-        click.option("--worker", "workers", multiple=True, metavar="NAME", help="This worker only; may be repeated"),
+        click.option("--reason", default="", metavar="TEXT", help="Reason, which the status shows"),
+        click.option("--source", is_flag=True, help="Include the replicator"),
+        click.option("--worker", "workers", multiple=True, metavar="NAME", help="Only this worker; repeatable"),
         takes(StatusSettings),
     ):
         decorated = decorate(decorated)
@@ -29,45 +29,46 @@ def _orders(function: CommandFunction) -> CommandFunction:
     return made
 
 
-_tables = click.option("--table", "tables", multiple=True, metavar="TABLE", help="This table's changes only; may be repeated")
+_tables = click.option("--table", "tables", multiple=True, metavar="TABLE", help="Only changes of this table; repeatable")
 
 
-@click.command(short_help="Let workers rest between batches.")
+@click.command(short_help="Pause workers between two batches.")
 @_tables
 @_orders
 def pause(context: click.Context, **order: Any) -> int:
-    """Let a group's workers rest: each finishes the batch in hand, stores its position and closes its connections to the target.
+    """Pause a group's workers: each finishes its current batch, stores its position and closes its connections to the target.
 
-    The source frees its WAL meanwhile, and changes wait in the stream. With --source the replicator rests too: then the source
-    keeps its WAL. What is paused stays so over restarts, until 'pgsluice resume'.
+    Meanwhile the source frees WAL, and changes wait in the stream. With --source the replicator pauses too: then the source
+    retains WAL. A pause survives restarts, and lasts until 'pgsluice resume'.
 
-    With --table all workers go on, and hold the changes of that table back: they wait in the stream, and catch up later.
+    With --table all workers continue, but hold the changes of that table back: these wait in the stream until 'pgsluice
+    resume'.
     """
     return _order(context, "pause", **order)
 
 
-@click.command(short_help="Let go on what is paused.")
+@click.command(short_help="Resume paused processes.")
 @_tables
 @_orders
 def resume(context: click.Context, **order: Any) -> int:
-    """Let go on what is paused: the replicator first, then the workers; with --table the changes of that table."""
+    """Resume paused processes: the replicator first, then the workers; with --table the changes of that table."""
     return _order(context, "resume", **order)
 
 
-@click.command(short_help="End processes, and keep them stopped.")
+@click.command(short_help="Stop processes, and keep them stopped.")
 @_orders
 def stop(context: click.Context, **order: Any) -> int:
-    """End a group's workers, with --source its replicator too: each process ends with 0 after the batch in hand.
+    """Stop a group's workers, with --source also its replicator: each process exits with 0 after its current batch.
 
-    A supervisor that starts it again sees it end at once, until 'pgsluice start'.
+    If a supervisor starts a process again, it exits at once, until 'pgsluice start'.
     """
     return _order(context, "stop", **order)
 
 
-@click.command(short_help="Let processes be started that were stopped.")
+@click.command(short_help="Allow stopped processes to start again.")
 @_orders
 def start(context: click.Context, **order: Any) -> int:
-    """Let a group's processes be started again that 'pgsluice stop' ended. It starts none itself."""
+    """Allow a group's processes that 'pgsluice stop' ended to start again. It does not start them."""
     return _order(context, "start", **order)
 
 

@@ -49,13 +49,16 @@ _BROKER = "# nats-url is the broker that 'pgsluice up' runs. For other processes
     metavar="SINK",
     default=_POSTGRES,
     show_default=True,
-    help=f"Where the changes go: {', '.join(sorted(SINKS))}, or a sink of your own as module:Class",
+    help=f"Sink of the changes: {', '.join(sorted(SINKS))}, or a custom sink as module:Class",
 )
 @click.option(
-    "--state-dir", metavar="DIRECTORY", default="", help="What outlives it is kept there [default: by the group's name]"
+    "--state-dir",
+    metavar="DIRECTORY",
+    default="",
+    help="Directory for data that outlives the command [default: by the group's name]",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before it starts in spite of warnings")
-@click.option("--print-config", is_flag=True, help="Write the configuration file that says the same, and start nothing")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation if there are warnings")
+@click.option("--print-config", is_flag=True, help="Print the equivalent configuration file, and start nothing")
 @takes(
     UpSettings,
     ReplicatorSettings,
@@ -67,14 +70,14 @@ _BROKER = "# nats-url is the broker that 'pgsluice up' runs. For other processes
 )
 @click.pass_context
 def up(context: click.Context, sink: str, state_dir: str, yes: bool, print_config: bool) -> int:
-    """Copy a database's rows and replicate its changes, in one terminal and without a file.
+    """Copy a database's rows and replicate its changes, in one terminal and without a configuration file.
 
-    Starts a broker of its own (or takes the one of --nats-url), looks for what would hinder it ('pgsluice check'), starts a
-    replicator and a worker, and ends them all at Ctrl-C. The next start goes on where this one was. Every option of
-    'replicator', 'worker' and its sink is taken too.
+    Starts a NATS server (or uses --nats-url), runs the checks of 'pgsluice check', starts a replicator and a worker, and
+    stops all of them at Ctrl-C. The next start continues from there. You can also give every option of 'replicator', 'worker'
+    and its sink.
 
-    A password in a URL can be read by every user of the machine while it stands in a command line: better set PGSLUICE_SOURCE_URL
-    and PGSLUICE_TARGET_URL, or leave it out of the URL and set PGSLUICE_PASSWORD and PGSLUICE_TARGET_PASSWORD.
+    Every user of the machine can read a password in a command line. Set PGSLUICE_SOURCE_URL and PGSLUICE_TARGET_URL instead,
+    or leave the password out of the URL and set PGSLUICE_PASSWORD and PGSLUICE_TARGET_PASSWORD.
     """
     settings = peek_settings(context, UpSettings)
     _check_given(settings, sink)

@@ -34,7 +34,7 @@ class UpSettings:
     """``nats`` is None for a broker of our own; ``source`` and ``target`` are None where none is given."""
 
     group: str = read(
-        replace(GROUP, required=False, help=f"{GROUP.help} (default: made of the source database's name)"),
+        replace(GROUP, required=False, help=f"{GROUP.help} (default: derived from the source database's name)"),
         otherwise=_group_of_source,
     )
     log: LogSettings = part(LogSettings)

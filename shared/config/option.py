@@ -85,7 +85,7 @@ class Option:
         """The option that names the secret's file; None for an option that comes from no file."""
         if not self.in_file:
             return None
-        help_text = f"File that holds {self.in_file} and nothing else"
+        help_text = f"File that contains only {self.in_file}"
         name = self.name + "-file"
         return Option(name, Kind.FILE, help_text, f"/run/secrets/{self.name}", content_of=self.name)
 

@@ -72,7 +72,7 @@ class KafkaSinkSettings:
         Option(
             "kafka-transaction-timeout",
             Kind.DURATION,
-            "Time after which the brokers abort an open transaction",
+            "Longest time that the brokers keep a transaction open without a sign of the worker",
             "15m",
             "5m",
             minimum=1,
@@ -150,8 +150,8 @@ SINK = SinkKind(
     settings=KafkaSinkSettings,
     sink="pgsluice.worker.sinks.kafka.sink:KafkaSink",
     findings="pgsluice.worker.sinks.kafka.findings:find",
-    summary="Produce the changes to topics of Kafka.",
-    help="Produce each change as a record to topics of Kafka, each key's in order, source transactions whole and exactly once."
-    " Values are JSON; there is no schema registry.",
+    summary="Produce the changes to Kafka topics.",
+    help="Produce each change as a record to Kafka topics, in order for each key, in whole source transactions and "
+    "exactly once. Values are JSON, without a schema registry.",
     check=_check,
 )

@@ -100,7 +100,8 @@ SINK = SinkKind(
     settings=NatsSinkSettings,
     sink="pgsluice.worker.sinks.nats.sink:NatsSink",
     findings="pgsluice.worker.sinks.nats.findings:find",
-    summary="Publish the changes to a JetStream stream of your own.",
-    help="Publish each change as a message to a JetStream stream, in commit order and exactly once, source transactions whole.",
+    summary="Publish the changes to another JetStream stream.",
+    help="Publish each change as a message to a JetStream stream, in commit order, in whole source transactions and "
+    "exactly once.",
     check=_check_target,
 )

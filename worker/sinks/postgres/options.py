@@ -85,5 +85,5 @@ SINK = SinkKind(
     sink="pgsluice.worker.sinks.postgres.sink:PostgresSink",
     findings="pgsluice.worker.sinks.postgres.findings:find",
     summary="Apply the changes to a PostgreSQL database.",
-    help="Apply the changes to a PostgreSQL database, from one source commit to a later one in one transaction.",
+    help="Apply the changes to a PostgreSQL database; each target transaction contains whole source transactions.",
 )

@@ -153,6 +153,6 @@ SINK = SinkKind(
     sink="pgsluice.worker.sinks.search.sink:SearchSink",
     findings="pgsluice.worker.sinks.search.findings:find",
     summary="Index rows in OpenSearch or Elasticsearch.",
-    help="Keep an index of OpenSearch or Elasticsearch for each table, a document for each row.",
+    help="Keep one OpenSearch or Elasticsearch index for each table, with one document for each row.",
     check=_check,
 )

@@ -66,7 +66,7 @@ def _check_secret(settings: SubscriptionsSinkSettings) -> None:
 SINK = SinkKind(
     settings=SubscriptionsSinkSettings,
     sink="pgsluice.worker.sinks.subscriptions.sink:SubscriptionsSink",
-    summary="Post the changes to everybody who subscribed.",
-    help="Post the changes as JSON to the receivers that people subscribed, each in order and at its own pace.",
+    summary="Post the changes to webhook subscribers.",
+    help="Post the changes as JSON to subscribed receivers, to each in order and at its pace.",
     check=_check_secret,
 )

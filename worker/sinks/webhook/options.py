@@ -123,6 +123,6 @@ SINK = SinkKind(
     sink="pgsluice.worker.sinks.webhook.sink:WebhookSink",
     findings="pgsluice.worker.sinks.webhook.findings:find",
     summary="Post the changes to a webhook.",
-    help="Post the changes as JSON to a URL, each key's in order.",
+    help="Post the changes as JSON to a URL, in order for each key.",
     check=_check_receiver,
 )
