@@ -1,0 +1,60 @@
+"""The program's help and the comments of the example configuration, held to the same words as the documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+import click
+import pytest
+
+from pgsluice.console.flags import known_options
+from pgsluice.console.program import program
+from tests.commands import commands
+from tests.misses import no_misses
+from tests.source_code import REPOSITORY
+from tests.words import read
+
+_KEY = re.compile(r"(?:#? *)[a-z][\w.* -]*:(?= |$)")
+"""What a line of the example begins with that shows a key, in use or not."""
+
+_COMMENT = re.compile(r"(?:^|\s)#\s+(.*)$")
+
+
+def _help_texts() -> Iterator[tuple[str, str]]:
+    """A name and a text, among them the list of commands that the program shows."""
+    yield "pgsluice --help", program.get_help(click.Context(program))
+    for option in known_options():
+        yield option.flag, option.help
+    for path, command in commands().items():
+        name = f"pgsluice {path}".rstrip()
+        yield name, command.help or ""
+        yield f"{name} (summary)", command.get_short_help_str(limit=1000)
+        for parameter in command.params:
+            yield f"{name} {parameter.name}", getattr(parameter, "help", None) or ""
+
+
+def _comments() -> Iterator[tuple[str, str]]:
+    for number, line in enumerate((REPOSITORY / "config.example.yaml").read_text().splitlines(), 1):
+        key = _KEY.match(line)
+        if comment := _COMMENT.search(line[key.end() :] if key else line):
+            yield f"config.example.yaml:{number}", comment[1]
+
+
+def _named_once(texts: Iterator[tuple[str, str]]) -> Mapping[str, str]:
+    """Text → the first that has it: options that many commands read would weigh most otherwise."""
+    names: dict[str, str] = {}
+    for name, text in texts:
+        names.setdefault(text, name)
+    return names
+
+
+@pytest.mark.parametrize("texts", [_help_texts, _comments], ids=["help", "example"])
+def test_texts_have_no_banned_phrase_and_few_habits(texts: Callable[[], Iterator[tuple[str, str]]]) -> None:
+    names = _named_once(texts())
+    whole = read("\n\n".join(names))
+    found = (f"{name}: {kind}\n    {text}" for text, name in names.items() for _, kind in read(text).found)
+    no_misses(
+        () if whole.is_plain else found, "banned phrases or too many habits: tests/words.py names words to write in their place"
+    )
+    assert whole.words > 1000
