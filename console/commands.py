@@ -77,7 +77,7 @@ def status(context: click.Context, as_json: bool, watches: bool, every_s: float)
     type=duration,
     required=True,
     metavar="DURATION",
-    help="Highest allowed age of the oldest unapplied change [required]",
+    help="Highest allowed age of the oldest unapplied change",
 )
 @click.option(
     "--max-messages", type=click.IntRange(min=0), metavar="NUMBER", help="Highest allowed number of waiting stream messages"

@@ -36,10 +36,10 @@ _SHOWN = (
 """What people need first. The rest is taken too, and would hide these."""
 
 _HEAD = """\
-# What 'pgsluice up' was told, for any command of the group: pgsluice status --config FILE
-# replicator and worker run by themselves as: pgsluice replicator --config FILE, pgsluice worker {sink} --config FILE
+# Options of 'pgsluice up', for every command of the group, for example: pgsluice status --config FILE
+# To run replicator and worker separately: pgsluice replicator --config FILE, pgsluice worker {sink} --config FILE
 """
-_BROKER = "# nats-url is the broker that 'pgsluice up' runs. For other processes run a NATS of your own, and name it here.\n"
+_BROKER = "# nats-url is the broker that 'pgsluice up' runs. For other processes, run a separate NATS and set its URL here.\n"
 
 
 @click.command()

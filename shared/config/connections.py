@@ -34,7 +34,7 @@ def _inbox_prefix(text: str) -> str:
 
 
 GROUP = Option(
-    "group", Kind.TEXT, "Name of the group: a replicator and its workers", "orders", required=True, convert=_group_name
+    "group", Kind.TEXT, "Name of the group (a replicator and its workers)", "orders", required=True, convert=_group_name
 )
 SCHEMA = Option("schema", Kind.TEXT, "Schema of tables that are named without a schema", "public", "public")
 CONNECT_TIMEOUT = Option(
@@ -113,7 +113,7 @@ class PostgresSettings:
         Option("sslcert", Kind.FILE, "Client certificate for the {database} database", "/etc/pgsluice/client.crt", url=_URL),
     )
     sslkey: str = read(
-        Option("sslkey", Kind.FILE, "Private key of the certificate", "/etc/pgsluice/client.key", url=_URL),
+        Option("sslkey", Kind.FILE, "Private key of the client certificate", "/etc/pgsluice/client.key", url=_URL),
     )
     channel_binding: str = read(
         Option(
@@ -183,7 +183,9 @@ class NatsSettings:
     )
     tls_ca: str = read(Option("nats-tls-ca", Kind.FILE, "CA certificates for the NATS servers", "/etc/pgsluice/nats-ca.pem"))
     tls_cert: str = read(Option("nats-tls-cert", Kind.FILE, "Client certificate for NATS", "/etc/pgsluice/nats-client.pem"))
-    tls_key: str = read(Option("nats-tls-key", Kind.FILE, "Private key of the certificate", "/etc/pgsluice/nats-client.key"))
+    tls_key: str = read(
+        Option("nats-tls-key", Kind.FILE, "Private key of the client certificate", "/etc/pgsluice/nats-client.key")
+    )
     tls_first: bool = read(
         Option(
             "nats-tls-first",

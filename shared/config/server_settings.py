@@ -38,7 +38,7 @@ class TokenSettings:
         )
     )
     tls_cert: str = read(Option("server-tls-cert", Kind.FILE, "Server certificate, for HTTPS", "/etc/pgsluice/server.pem"))
-    tls_key: str = read(Option("server-tls-key", Kind.FILE, "Private key of the certificate", "/etc/pgsluice/server.key"))
+    tls_key: str = read(Option("server-tls-key", Kind.FILE, "Private key of the server certificate", "/etc/pgsluice/server.key"))
     hosts: tuple[str, ...] = read(
         Option(
             "server-hosts",
