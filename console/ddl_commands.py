@@ -43,7 +43,7 @@ def ddl_sql(context: click.Context, no_triggers: bool, remove: bool) -> None:
 def ddl_note(context: click.Context, named: tuple[str, ...]) -> None:
     """Capture the current definition of each TABLE, if the source has no event triggers for it.
 
-    Prefer to call this function in the migration's transaction, so that the schema change has its correct position between
+    In a migration, run this statement in its transaction instead. Then the schema change has its correct position between
     the rows: SELECT pgsluice.note_<group>('schema.table').
     """
     settings = load_settings(context, SourceTablesSettings)

@@ -21,7 +21,7 @@ def subscriptions() -> None:
     """
 
 
-@subscriptions.command("subscribe", short_help="Subscribe a URL, whose receiver must confirm.")
+@subscriptions.command("subscribe", short_help="Subscribe a URL; its receiver must confirm.")
 @takes(SubscriptionGroupSettings)
 @click.argument("url")
 @click.option("--schema", default="", metavar="NAME", help="Only changes of this schema (default: any)")
