@@ -117,7 +117,7 @@ class ReplicatorSettings:
         Option(
             "failover",
             Kind.SWITCH,
-            "Create a failover slot, which is synchronized to standbys (PostgreSQL 17 or later)",
+            "Make the slot a failover slot, which is synchronized to standbys (PostgreSQL 17 or later)",
             "true",
             "false",
         )
