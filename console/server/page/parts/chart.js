@@ -51,7 +51,8 @@ function newest(values) {
   return values.findLast(isKnown) ?? null;
 }
 
-export function Chart({ title, times, lines, as, says = "" }) {
+// `of` is the time that each figure covers, such as an average.
+export function Chart({ title, of, times, lines, as, says = "" }) {
   const place = useRef(null);
   const plot = useRef(null);
   const id = useId();
@@ -76,7 +77,7 @@ export function Chart({ title, times, lines, as, says = "" }) {
   const shown = (values) => (pointed === null || pointed >= values.length ? newest(values) : values[pointed]);
   return html`
     <figure class="chart" aria-labelledby=${id}>
-      <figcaption id=${id}><strong>${title}</strong>
+      <figcaption id=${id}><strong>${title}</strong> <span class="soft">${of}</span>
         ${lines.map(({ label, tone, values }) => html`<span key=${label} class="figure">
           <i class="swatch ${tone.slice(2)}"></i>${label} <b>${isKnown(shown(values)) ? as(shown(values)) : "not known"}</b></span>`)}
         ${pointed === null ? (says ? html`<span class="soft">${says}</span>` : null) : html`<span class="soft">${clock(times[pointed] * 1000)}</span>`}

@@ -21,14 +21,14 @@ export function fillsIn(values, step_s, most) {
 
 export function sayFilling(seconds) {
   if (seconds === null) {
-    return "how fast it fills is not known yet";
+    return "fill rate not known yet";
   }
   if (seconds === Infinity) {
-    return "it does not grow";
+    return "not growing";
   }
-  return seconds > FAR_S ? "room for more than a month" : `full in ${duration(seconds)}, as it fills now`;
+  return seconds > FAR_S ? "room for more than a month" : `full in ${duration(seconds)} at the average rate of the last 30 min`;
 }
 
 export function roomOf(stream) {
-  return stream && stream.max_bytes > 0 ? `${bytes(Math.max(0, stream.max_bytes - stream.bytes))} of the stream are free` : "";
+  return stream && stream.max_bytes > 0 ? `${bytes(Math.max(0, stream.max_bytes - stream.bytes))} are free in the stream` : "";
 }

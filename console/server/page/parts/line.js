@@ -16,8 +16,10 @@ function lagTone(seconds) {
 }
 
 function Lag({ seconds }) {
-  return html`<b class="lag ${lagTone(seconds)}"><${Known} value=${seconds} as=${duration} otherwise="lag not known" /></b>`;
+  return html`<b class="lag ${lagTone(seconds)}"><${Known} value=${seconds} as=${duration} otherwise="lag not known" /></b>${isKnown(seconds) ? html`<small>lag now</small>` : null}`;
 }
+
+const averaged = (perSecond) => `${rate(perSecond)}, 12 s avg`;
 
 function stateOf(status, unit, isOld) {
   return isOld ? NOT_KNOWN : status.units.find((each) => each.unit === unit)?.state ?? null;
@@ -28,7 +30,7 @@ function Source({ status }) {
   return html`
     <div class="place source"><span class="kind">Source</span>
       <strong><${Known} value=${bound?.database} /></strong>
-      <small>${slot ? html`keeps <${Known} value=${slot.lag_bytes} as=${bytes} /> of WAL` : "slot not known here"}</small>
+      <small>${slot ? html`retains <${Known} value=${slot.lag_bytes} as=${bytes} /> of WAL now` : "replication slot not known here"}</small>
     </div>`;
 }
 
@@ -37,9 +39,9 @@ function Stream({ stream }) {
   return html`
     <div class="place stream"><span class="kind">Stream</span>
       <strong><${Known} value=${stream?.bytes} as=${bytes} otherwise="no stream" /></strong>
-      ${share === null ? html`<small class="unknown">no limit known</small>`
+      ${share === null ? html`<small class="unknown">limit not known</small>`
         : html`<meter min="0" max="1" low="0.7" high="0.9" optimum="0" value=${share} aria-label="Stream filled">${Math.round(share * 100)} %</meter>
-          <small>${Math.round(share * 100)} % of ${bytes(stream.max_bytes)}</small>`}
+          <small>${Math.round(share * 100)} % of ${bytes(stream.max_bytes)} now</small>`}
     </div>`;
 }
 
@@ -49,7 +51,7 @@ function Worker({ worker, status, isOld, groups }) {
     <li><span class="arrow"><${Lag} seconds=${groups.lag(status.group, worker.lag_s)} /></span>
       <div class="place"><span class="kind">Worker</span> ${state ? html`<${Badge} state=${state} />` : null}
         <strong>${worker.name}</strong>
-        <small><${Known} value=${groups.rate(status.group, `worker.${worker.name}`)} as=${rate} otherwise="rate not known" /></small>
+        <small><${Known} value=${groups.rate(status.group, `worker.${worker.name}`)} as=${averaged} otherwise="rate not known" /></small>
       </div></li>`;
 }
 
@@ -68,11 +70,11 @@ export function Line({ status, isOld, groups }) {
     <div class="line">
       <${Source} status=${status} />
       <span class="arrow"><b><${Known} value=${groups.rate(status.group, "published")} as=${rate} otherwise="rate not known" /></b>
-        ${state ? html`<${Badge} state=${state} />` : null}<small>replicator</small></span>
+        ${state ? html`<${Badge} state=${state} />` : null}<small>replicator, 12 s avg</small></span>
       <${Stream} stream=${status.stream} />
       ${status.workers.length || drafts.length
         ? html`<ul class="workers" aria-label="Workers">${status.workers.map((worker) => html`<${Worker} key=${worker.name} worker=${worker} status=${status} isOld=${isOld} groups=${groups} />`)}
           ${drafts.map((name) => html`<${Draft} key=${name} name=${name} />`)}</ul>`
-        : html`<p class="workers unknown">no worker yet</p>`}
+        : html`<p class="workers unknown">No worker yet</p>`}
     </div>`;
 }

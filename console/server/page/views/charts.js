@@ -34,29 +34,30 @@ export function Charts({ group, view }) {
   const { answer, problem } = useAnswer(ask, `${group} ${span}`, STEP_S * 1000);
   const grid = useMemo(() => (answer ? onGrid(answer.series) : null), [answer]);
   return html`
-    <section aria-labelledby="figures">
-      <div class="title"><h2 id="figures">Figures</h2>
+    <section aria-labelledby="metrics">
+      <div class="title"><h2 id="metrics">Metrics</h2>
         <div class="choice" role="group" aria-label="Time shown">${SPANS.map(([seconds, title]) => html`
           <button key=${seconds} aria-pressed=${span === seconds} onClick=${() => choose(seconds)}>${title}</button>`)}</div></div>
       <${ProblemText} problem=${problem} />
-      ${grid ? html`<${Figures} grid=${grid} stream=${view.status.stream} slotProblem=${view.status.source_problem} />`
-        : html`<p class="soft">Figures are kept from the server's start on; the first comes within ten seconds.</p>`}
+      ${grid ? html`<p class="soft">Each number is the newest point of its chart, up to 10 s old. Point at a chart to read earlier values.</p>
+          <${Figures} grid=${grid} stream=${view.status.stream} slotProblem=${view.status.source_problem} />`
+        : html`<p class="soft">The server records metrics from its start. The first values appear within 10 seconds.</p>`}
     </section>`;
 }
 
 function Figures({ grid: { times, values }, stream, slotProblem }) {
   const line = (label, tone, name, dashed = false) => ({ label, tone, dashed, values: values[name] });
   const filling = stream ? sayFilling(fillsIn(values.stream_bytes, STEP_S, stream.max_bytes)) : "";
-  const retained = values.slot_retained_bytes.some((value) => value !== null) ? "" : slotProblem || "the source is not known to this server";
+  const retained = values.slot_retained_bytes.some((value) => value !== null) ? "" : slotProblem || "This server does not know the source.";
   return html`<div class="charts">
-    <${Chart} title="Changes" times=${times} as=${rate}
+    <${Chart} title="Changes" of="10 s avg" times=${times} as=${rate}
       lines=${[line("published", "--one", "published_per_s"), line("applied", "--two", "applied_per_s", true)]} />
-    <${Chart} title="Lag" times=${times} as=${duration} lines=${[line("slowest worker", "--three", "lag_s")]} />
-    <${Chart} title="From commit to applied" times=${times} as=${duration}
-      lines=${[line("half within", "--one", "latency_p50_s"), line("99 % within", "--two", "latency_p99_s")]} />
-    <${Chart} title="WAL that the source keeps" times=${times} as=${bytes} lines=${[line("kept", "--one", "slot_retained_bytes")]} says=${retained} />
-    <${Chart} title="Stream" times=${times} as=${bytes} lines=${[line("stored", "--two", "stream_bytes")]}
+    <${Chart} title="Lag" of="every 10 s" times=${times} as=${duration} lines=${[line("slowest worker", "--three", "lag_s")]} />
+    <${Chart} title="Latency, commit to applied" of="over 1 min" times=${times} as=${duration}
+      lines=${[line("p50", "--one", "latency_p50_s"), line("p99", "--two", "latency_p99_s")]} />
+    <${Chart} title="WAL that the source retains" of="every 10 s" times=${times} as=${bytes} lines=${[line("retained", "--one", "slot_retained_bytes")]} says=${retained} />
+    <${Chart} title="Stream" of="every 10 s" times=${times} as=${bytes} lines=${[line("stored", "--two", "stream_bytes")]}
       says=${stream && stream.max_bytes > 0 ? `of ${bytes(stream.max_bytes)}: ${filling}` : ""} />
-    <${Chart} title="Dead letters" times=${times} as=${count} lines=${[line("set aside", "--three", "dead_letters")]} />
+    <${Chart} title="Dead letters" of="every 10 s" times=${times} as=${count} lines=${[line("stored", "--three", "dead_letters")]} />
   </div>`;
 }

@@ -25,15 +25,15 @@ export function Overview() {
     <div class="title"><h1 tabindex="-1">Groups</h1><${Summary} views=${views} isKnown=${groups.isKnown} /></div>
     ${views.length > MANY ? html`<label class="seek"><span>Name or state</span>
       <input type="search" value=${sought} onInput=${(event) => seek(event.target.value.trim())} /></label>` : null}
-    ${groups.isKnown && !views.length ? html`<p>There is no group on this NATS yet. <code>pgsluice replicator</code> begins one, or
-      a <a href=${href("documents")}>document</a> where a server runs them.</p>` : null}
+    ${groups.isKnown && !views.length ? html`<p>There is no group on this NATS server yet. To create one, start <code>pgsluice replicator</code>, or apply
+      a <a href=${href("documents")}>configuration</a> if a server runs the processes.</p>` : null}
     <div class="cards">${shown.map((view) => html`<${Card} key=${view.group} view=${view} groups=${groups} />`)}</div>`;
 }
 
 function Summary({ views, isKnown }) {
   const states = new Map();
   views.forEach((view) => states.set(worstState(view) ?? "not known", (states.get(worstState(view) ?? "not known") ?? 0) + 1));
-  return html`<p class="soft">${isKnown ? plural(views.length, "group") : "One moment."}
+  return html`<p class="soft">${isKnown ? plural(views.length, "group") : "Loading…"}
     ${[...states].map(([state, number]) => html` <${Badge} key=${state} state=${state} says=${`${number} ${state}`} />`)}</p>`;
 }
 
@@ -45,7 +45,7 @@ function Card({ view, groups }) {
     <article class="card" aria-label=${`Group ${group}`}>
       <header><h2><a href=${href("groups", group)}>${group}</a></h2>
         ${state ? html`<${Badge} state=${state} />` : null}<${LastHour} group=${group} /></header>
-      ${status ? html`<${Line} status=${status} isOld=${Boolean(view.problem)} groups=${groups} />` : html`<p class="unknown">${view.problem || "not looked at yet"}</p>`}
+      ${status ? html`<${Line} status=${status} isOld=${Boolean(view.problem)} groups=${groups} />` : html`<p class="unknown">${view.problem || "The server has not read this group's state yet."}</p>`}
       ${troubles.length ? html`<${Worst} group=${group} troubles=${troubles} />` : null}
     </article>`;
 }
@@ -71,6 +71,6 @@ function HourLine({ group }) {
   const { answer } = useAnswer(() => get(`${pathOf("groups", group)}/series`, { name: "applied_per_s" }), group, SPARK_INTERVAL_MS);
   const values = answer?.series[0].values ?? [];
   const newest = values[values.length - 1];
-  const says = typeof newest === "number" ? `applied in the last hour, now ${rate(newest)}` : "no figures of the last hour yet";
+  const says = typeof newest === "number" ? `Changes applied in the last hour, newest 10 s avg ${rate(newest)}` : "No metrics of the last hour yet";
   return html`<${Sparkline} values=${values} says=${says} />`;
 }

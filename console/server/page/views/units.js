@@ -14,10 +14,10 @@ import { Table } from "../parts/table.js";
 import { pathOf, post, put } from "../server/api.js";
 
 const VERBS = {
-  pause: { state: "paused", title: "Pause", done: "is to pause" },
-  resume: { state: "running", instead_of: "paused", title: "Resume", done: "is to go on" },
-  stop: { state: "stopped", title: "Stop", done: "is to stop" },
-  start: { state: "running", instead_of: "stopped", title: "Start", done: "may be started" },
+  pause: { state: "paused", title: "Pause", done: "will pause" },
+  resume: { state: "running", instead_of: "paused", title: "Resume", done: "will resume" },
+  stop: { state: "stopped", title: "Stop", done: "will stop" },
+  start: { state: "running", instead_of: "stopped", title: "Start", done: "can be started" },
 };
 
 function verbsOf(state) {
@@ -61,8 +61,8 @@ export function Units({ group, view, server }) {
       : html`<a href=${href("groups", group, "workers", nameOf(unit))}>${nameOf(unit)}</a>`}</strong>` },
     { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
     { title: "Since", cell: ({ since }) => html`<${Time} at=${since} />` },
-    { title: "What is known", wide: true, cell: (unit) => html`<${Facts} unit=${unit} status=${status} />` },
-    { title: "Orders", cell: ({ unit, state }) => html`<${Buttons} unit=${unit} state=${state} server=${server} begin=${begin} ask=${ask} />` },
+    { title: "Details", wide: true, cell: (unit) => html`<${Facts} unit=${unit} status=${status} />` },
+    { title: "Actions", cell: ({ unit, state }) => html`<${Buttons} unit=${unit} state=${state} server=${server} begin=${begin} ask=${ask} />` },
   ];
   return html`
     <section aria-labelledby="processes">
@@ -76,7 +76,7 @@ export function Units({ group, view, server }) {
 
 function Buttons({ unit, state, server, begin, ask }) {
   if (server.role === "viewer") {
-    return html`<span class="soft">none for a viewer</span>`;
+    return html`<span class="soft">None for a viewer</span>`;
   }
   const forgettable = server.role === "admin" && unit !== "replicator" && ["unknown", "stopped", "failed", "finished"].includes(state);
   return html`<span class="buttons">
@@ -91,48 +91,48 @@ function Facts({ unit, status }) {
   const replicator = unit.unit === "replicator" ? status.replicator : null;
   return html`
     ${unit.fact ? html`<p>${sentence(unit.fact)}${unit.remedy ? html` <span class="remedy">${sentence(unit.remedy)}</span>` : null}</p>` : null}
-    ${unit.next_attempt_at ? html`<p class="soft">Tries again at ${new Date(unit.next_attempt_at).toLocaleTimeString("en-GB")}.</p>` : null}
+    ${unit.next_attempt_at ? html`<p class="soft">Next attempt at ${new Date(unit.next_attempt_at).toLocaleTimeString("en-GB")}.</p>` : null}
     ${worker ? html`<p class="soft">${applied(worker)}</p>` : null}
     ${replicator ? html`<p class="soft">${published(replicator)}</p>` : null}`;
 }
 
 function applied(worker) {
-  const waiting = isKnown(worker.lag_messages) ? `${plural(worker.lag_messages, "message")} (${bytes(worker.lag_bytes)}) to apply` : "lag not known";
-  return [waiting, `${plural(worker.changes, "change")} applied`, ...(worker.host ? [`on ${worker.host}`] : [])].join(", ");
+  const waiting = isKnown(worker.lag_messages) ? `${plural(worker.lag_messages, "message")} (${bytes(worker.lag_bytes)}) to apply now` : "lag not known";
+  return [waiting, `${plural(worker.changes, "change")} applied since its start (with snapshot rows)`, ...(worker.host ? [`on ${worker.host}`] : [])].join(", ");
 }
 
 function published(replicator) {
-  return [`${plural(replicator.changes, "change")} published`, `stored up to ${replicator.flushed_lsn}`, ...(replicator.host ? [`on ${replicator.host}`] : [])].join(", ");
+  return [`${plural(replicator.changes, "change")} published since its start (without snapshot rows)`, `stored in NATS up to ${replicator.flushed_lsn}`, ...(replicator.host ? [`on ${replicator.host}`] : [])].join(", ");
 }
 
 // What will happen, in numbers as far as they are known.
 function consequences(verb, units, { slot, stream, workers, tables }) {
   const concerned = workers.filter((worker) => units.includes(`worker.${worker.name}`));
   const waiting = concerned.map((worker) => `worker ${worker.name}: ${isKnown(worker.lag_messages)
-    ? `${plural(worker.lag_messages, "message")} (${bytes(worker.lag_bytes)}) wait for it already` : "how much waits for it is not known"}`);
-  const room = roomOf(stream) || "how much room the stream has is not known";
+    ? `${plural(worker.lag_messages, "message")} (${bytes(worker.lag_bytes)}) wait for it now` : "the number of waiting messages is not known"}`);
+  const room = roomOf(stream) || "The free space of the stream is not known";
   if (units.includes("replicator")) {
-    const kept = isKnown(slot?.lag_bytes) ? `it keeps ${bytes(slot.lag_bytes)} now` : "how much it keeps now is not known here";
-    const most = isKnown(slot?.safe_wal_bytes) ? `after another ${bytes(slot.safe_wal_bytes)} the slot may be lost, and with it the group` : "how much it may keep is not known here: its disk may fill";
+    const kept = isKnown(slot?.lag_bytes) ? `it retains ${bytes(slot.lag_bytes)} now` : "the amount that it retains now is not known here";
+    const most = isKnown(slot?.safe_wal_bytes) ? `after another ${bytes(slot.safe_wal_bytes)} the slot can be lost, and then the group cannot continue` : "its limit is not known here, so its disk can fill";
     const copying = tables.filter((table) => table.phase === "data_sync").length;
     return [
-      verb === "pause" ? "The replicator rests; nothing is published." : "The replicator's process ends; nothing is published.",
-      `The source keeps its WAL from now on: ${kept}; ${most}.`,
-      ...(copying ? [`${plural(copying, "table")} being copied now will start over.`] : []),
+      verb === "pause" ? "The replicator pauses and publishes no changes." : "The replicator's process ends and publishes no changes.",
+      `The source retains its WAL from now on: ${kept}; ${most}.`,
+      ...(copying ? [`${plural(copying, "table")} in the initial snapshot now will start from scratch.`] : []),
     ];
   }
   if (verb === "forget") {
     const letters = concerned.reduce((sum, worker) => sum + worker.dead_letters, 0);
     return [
-      "Messages are no longer kept for it: what it has not applied, it can never apply.",
+      "Messages are no longer retained for it. It can never apply the changes that it has not applied yet.",
       ...waiting,
-      `${plural(letters, "dead letter")} of it ${letters === 1 ? "stays" : "stay"} stored.`,
-      "It cannot be taken back. The target keeps what it holds.",
+      `${plural(letters, "dead letter")} of this worker ${letters === 1 ? "stays" : "stay"} stored.`,
+      "You cannot undo this. The target keeps its rows.",
     ];
   }
   return [
-    verb === "pause" ? "It finishes the batch in hand, then rests; its lease and its Spark stay." : "Its process ends after the batch in hand. Whoever supervises it sees it end again until it is started here.",
-    "The source is not held up. Changes wait in the stream, and none is removed before it is applied.",
+    verb === "pause" ? "It finishes the current batch, then pauses. It keeps its lease and its Spark session." : "Its process ends after the current batch. If a supervisor restarts it, it ends again, until you start it here.",
+    "The source is not delayed. Changes wait in the stream, and none is removed before it is applied.",
     ...waiting,
     `${room}.`,
   ];

@@ -11,7 +11,7 @@ import { Table } from "../parts/table.js";
 import { get, pathOf } from "../server/api.js";
 
 const ASKED_EVERY_MS = 2000;
-const LANES = { copied: "copied rows", changes: "changes", "catch-up": "changes of tables that catch up" };
+const LANES = { copied: "snapshot rows", changes: "changes", "catch-up": "changes of tables in catch-up" };
 
 export function Worker({ group, item: name }) {
   const groups = useGroups();
@@ -20,7 +20,7 @@ export function Worker({ group, item: name }) {
   return html`
     <section aria-labelledby="worker">
       <div class="title"><h2 id="worker">Worker ${name}</h2>${answer ? html`<${Badge} state=${answer.state.state} />` : null}
-        <a href=${href("groups", group)}>back to the group</a></div>
+        <a href=${href("groups", group)}>Back to the group</a></div>
       <${ProblemText} problem=${answer ? null : problem} />
       ${answer ? html`<${Shown} answer=${answer} lag=${answer.worker ? groups.lag(group, answer.worker.lag_s) : null} />` : null}
     </section>`;
@@ -30,29 +30,29 @@ function Shown({ answer: { state, worker, batches, batches_since: since }, lag }
   return html`
     ${state.fact ? html`<p class="worst">${sentence(state.fact)}${state.remedy ? html` <span class="remedy">${sentence(state.remedy)}</span>` : null}</p>` : null}
     ${worker ? html`<dl class="values">
-      <div><dt>Behind the stream</dt><dd><${Known} value=${lag} as=${duration} /></dd></div>
+      <div><dt>Lag, now</dt><dd><${Known} value=${lag} as=${duration} /></dd></div>
       <div><dt>Applied up to message</dt><dd>${count(worker.sequence)}</dd></div>
-      <div><dt>Up to commit</dt><dd><code>${worker.commit_lsn}</code></dd></div>
-      <div><dt>From commit until applied, p50 and p99</dt><dd><${Known} value=${worker.latency_p50_s} as=${duration} />, <${Known} value=${worker.latency_p99_s} as=${duration} /></dd></div>
+      <div><dt>Applied up to commit</dt><dd><code>${worker.commit_lsn}</code></dd></div>
+      <div><dt>Latency, p50 and p99 over 1 min</dt><dd><${Known} value=${worker.latency_p50_s} as=${duration} />, <${Known} value=${worker.latency_p99_s} as=${duration} /></dd></div>
       <div><dt>Runs on</dt><dd><${Known} value=${worker.host} /></dd></div></dl>` : null}
     <h3 class="part">Newest batches</h3>
-    ${batches.length ? html`<${Batches} batches=${batches} since=${since} />` : html`<p class="unknown">It has told of no batch yet.</p>`}`;
+    ${batches.length ? html`<${Batches} batches=${batches} since=${since} />` : html`<p class="unknown">This worker has reported no batch yet.</p>`}`;
 }
 
 function Batches({ batches, since }) {
   const columns = [
     { title: "Applied", cell: ({ at }) => html`<${Time} at=${at} />` },
-    { title: "What", cell: ({ lane }) => LANES[lane] ?? lane },
+    { title: "Content", cell: ({ lane }) => LANES[lane] ?? lane },
     { title: "Changes", number: true, cell: ({ changes }) => count(changes) },
     { title: "Took", number: true, cell: ({ seconds }) => duration(seconds) },
-    { title: "Rate", number: true, cell: ({ changes, seconds }) => (seconds > 0 ? rate(changes / seconds) : "") },
+    { title: "Batch rate", number: true, cell: ({ changes, seconds }) => (seconds > 0 ? rate(changes / seconds) : "") },
     { title: "Plan, write, commit", cell: (each) => html`<span class="soft">${[each.plan_s, each.write_s, each.commit_s].map(duration).join(", ")}</span>` },
     { title: "Waited for", wide: true, cell: (batch) => html`<${Waited} batch=${batch} />` },
   ];
   const held = batches.filter((each) => each.attempts > 1).length;
   return html`
-    <p class="soft">${plural(batches.length, "batch", "batches")} of the process that began <${Time} at=${since} />,
-      ${held ? ` ${held} of them held up.` : " none of them held up."}</p>
+    <p class="soft">${plural(batches.length, "batch", "batches")} of the process that started <${Time} at=${since} />.
+      ${held ? ` ${plural(held, "batch", "batches")} had failed attempts.` : " None had failed attempts."}</p>
     <${Strip} batches=${batches} />
     <${Table} caption="Newest batches" columns=${columns} rows=${batches} keyOf=${({ at, lane }) => `${at} ${lane}`} />`;
 }
@@ -62,7 +62,7 @@ function Waited({ batch }) {
   if (attempts === 1) {
     return html`<span class="soft">nothing</span>`;
   }
-  const why = cause ? html`<${Badge} state="failing" says=${cause.replaceAll("_", " ")} /> ${sentence(reason)}` : "changes of it were set aside.";
+  const why = cause ? html`<${Badge} state="failing" says=${cause.replaceAll("_", " ")} /> ${sentence(reason)}` : "changes became dead letters.";
   return html`${duration(waited)}, ${plural(attempts - 1, "failed attempt")}: ${why}`;
 }
 
