@@ -10,20 +10,21 @@ import { Badge } from "../parts/state.js";
 import { pathOf, post } from "../server/api.js";
 
 const SUBJECTS = { source: "source", target: "target", nats: "NATS", sink: "sink", rules: "rules and routes", machine: "this machine" };
+const RANK = { error: 0, warning: 1, info: 2 };
 
 export function Health({ group, server }) {
   const { answer, problem, busy, ask } = useAsked();
   const [dismissed, dismiss] = useState([]);
   const check = () => ask(() => post(`${pathOf("groups", group)}/check`));
-  const findings = answer?.report.findings.filter((each) => !dismissed.includes(each.fact)) ?? [];
+  const findings = (answer?.report.findings ?? []).filter((each) => !dismissed.includes(each.fact)).sort((one, other) => RANK[one.severity] - RANK[other.severity]);
   return html`
     <section aria-labelledby="health">
       <div class="title"><h2 id="health">Health</h2>
         ${server.role === "viewer" ? null : html`<button onClick=${check} disabled=${busy}>${busy ? "Checking…" : answer ? "Check again" : "Check"}</button>`}
         <span role="status" class="soft">${answer ? counted(answer.report) : ""}</span></div>
       <${ProblemText} problem=${problem} />
-      ${answer ? null : problem ? null : html`<p class="soft">A check looks at source, target, NATS and rules, touches nothing, and says what hinders
-        the group, each with the SQL that cures it.</p>`}
+      ${answer ? null : problem ? null : html`<p class="soft">A check examines source, target, NATS and rules, and changes nothing. It lists each problem of the
+        group, with the SQL that fixes it.</p>`}
       <ul class="findings">${findings.map((each) => html`<${Finding} key=${each.subject + each.check + each.fact} finding=${each}
         onDismiss=${() => dismiss([...dismissed, each.fact])} />`)}</ul>
       ${answer?.script ? html`<details><summary>All of the SQL as one script</summary><${Sql} text=${answer.script} what="the script" /></details>` : null}
@@ -32,8 +33,8 @@ export function Health({ group, server }) {
 
 function counted({ counts, looked_at: subjects }) {
   const { errors, warnings, infos } = counts;
-  const said = errors || warnings ? `${plural(errors, "error")}, ${plural(warnings, "warning")}` : "nothing is wrong";
-  return `${said}, ${infos} for information; looked at ${subjects.map((each) => SUBJECTS[each] ?? each).join(", ")}`;
+  const said = errors || warnings ? `${plural(errors, "error")}, ${plural(warnings, "warning")}` : "No problems found";
+  return `${said}, ${infos} for information. Checked: ${subjects.map((each) => SUBJECTS[each] ?? each).join(", ")}.`;
 }
 
 function Finding({ finding, onDismiss }) {
@@ -42,8 +43,8 @@ function Finding({ finding, onDismiss }) {
     <p><${Badge} state=${severity} /> <strong>${SUBJECTS[subject] ?? subject}:</strong> ${sentence(fact)}
       ${severity === "info" ? html` <button class="small" onClick=${onDismiss}>Dismiss</button>` : null}</p>
     ${remedy ? html`<p class="remedy">${sentence(remedy)}</p>` : null}
-    ${statements.length ? html`<${Sql} text=${statements.map((each) => `${each};`).join("\n")} what="the SQL that cures it" />` : null}
-    ${choices.map((each) => html`<div key=${each} class="either"><p class="soft">Or, if you choose to:</p><${Sql} text=${`${each};`} what="SQL to choose" /></div>`)}
-    ${restart ? html`<p class="soft">It takes effect when that server has started again.</p>` : null}
+    ${statements.length ? html`<${Sql} text=${statements.map((each) => `${each};`).join("\n")} what="the SQL that fixes it" />` : null}
+    ${choices.map((each) => html`<div key=${each} class="either"><p class="soft">Optional:</p><${Sql} text=${`${each};`} what="the optional SQL" /></div>`)}
+    ${restart ? html`<p class="soft">It takes effect after a restart of that server.</p>` : null}
   </li>`;
 }
