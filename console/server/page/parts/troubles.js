@@ -8,7 +8,7 @@ export function troublesOf({ status, problem, looked_at: time }) {
   const found = [];
   const note = (severity, subject, fact, remedy = "") => found.push({ severity, subject, fact, remedy });
   if (problem) {
-    note("error", "server", `${time ? `what is shown is of ${clock(time)}, and may be another by now` : "nothing is known"}: ${problem}`);
+    note("error", "server", `${time ? `This state is from ${clock(time)} and can be outdated` : "The state is not known"}: ${problem}`);
   }
   if (!status) {
     return found;
@@ -17,26 +17,26 @@ export function troublesOf({ status, problem, looked_at: time }) {
     note("error", "group", status.halt.fact, status.halt.remedy);
   }
   if (status.slot?.lost) {
-    note("error", "source", `the replication slot is lost: ${status.slot.lost}`, "drop the group and begin it with a copy");
+    note("error", "source", `The replication slot is lost: ${status.slot.lost}`, "drop the group, then start it again with an initial snapshot");
   }
   status.shortages.forEach(({ alert, subject, fact, remedy }) => note(alert === "slot-at-risk" ? "error" : "warning", subject, fact, remedy));
   status.units.forEach((unit) => {
     if (["failed", "unknown", "failing"].includes(unit.state)) {
-      note(unit.state === "failed" ? "error" : "warning", unit.unit, unit.fact || `it is ${unit.state}`, unit.remedy);
+      note(unit.state === "failed" ? "error" : "warning", unit.unit, unit.fact || `The process is ${unit.state}`, unit.remedy);
     }
   });
   status.tables.filter((table) => table.error).forEach((table) => note("error", table.table, table.error, table.remedy));
   status.membership?.missing.forEach((each) => {
-    note("error", `${each.schema}.${each.table}`, `changes are missing since ${each.lsn}: ${each.reason}`, "copy the table again");
+    note("error", `${each.schema}.${each.table}`, `Changes are missing since ${each.lsn}: ${each.reason}`, "resync the table");
   });
   status.workers.forEach((worker) => {
     const subject = `worker.${worker.name}`;
     if (worker.dead_letters) {
-      note("warning", subject, `${plural(worker.dead_letters, "change was", "changes were")} set aside as dead letters`);
+      note("warning", subject, `${plural(worker.dead_letters, "change is a dead letter", "changes are dead letters")}`);
     }
     const missed = worker.missed.filter((each) => each.diverged);
     missed.forEach((each) => {
-      note("warning", subject, `${count(each.changes)} changes of ${each.table} met no row in the target`, each.remedy);
+      note("warning", subject, `${count(each.changes)} changes of ${each.table} found no row in the target`, each.remedy);
     });
   });
   return found.sort((one, other) => ORDER[one.severity] - ORDER[other.severity]);

@@ -41,20 +41,20 @@ export function Letters({ group, server }) {
   const order = async (verb, reason) => {
     const workers = [...new Set(chosen.map((letter) => letter.worker))];
     const send = (worker) => post(`${path}/${verb}`, { worker, reason, positions: chosen.filter((each) => each.worker === worker).map((each) => each.position) });
-    const isDone = await carryOut(() => Promise.all(workers.map(send)), `${plural(chosen.length, "letter")} ${verb === "replay" ? "handed to the worker again" : "discarded"}`);
+    const isDone = await carryOut(() => Promise.all(workers.map(send)), `${plural(chosen.length, "dead letter")} ${verb === "replay" ? "sent to the worker again" : "discarded"}`);
     select(new Set());
     again();
     return isDone;
   };
   return html`
     <section aria-labelledby="letters">
-      <div class="title"><h2 id="letters">Dead letters</h2><p class="soft">${answer ? plural(letters.length, "letter") : "One moment."}</p></div>
+      <div class="title"><h2 id="letters">Dead letters</h2><p class="soft">${answer ? plural(letters.length, "dead letter") : "Loading…"}</p></div>
       <${ProblemText} problem=${problem} />
-      ${answer && !letters.length ? html`<p>No change was set aside: everything that was published could be applied.</p>` : null}
+      ${answer && !letters.length ? html`<p>No dead letters: every published change could be applied.</p>` : null}
       ${server.role === "viewer" || !letters.length ? null : html`<p class="buttons bar">
         <button class="main" disabled=${!chosen.length} onClick=${() => ask("replay")}>Replay ${chosen.length || "selected"}</button>
         ${server.role === "admin" ? html`<button class="danger" disabled=${!chosen.length} onClick=${() => ask("discard")}>Discard ${chosen.length || "selected"}</button>` : null}
-        <span class="soft" role="status">${chosen.length ? `${chosen.length} selected` : "none selected"}</span></p>`}
+        <span class="soft" role="status">${chosen.length ? `${chosen.length} selected` : "None selected"}</span></p>`}
       ${byReason(letters).map(([reason, some]) => html`<${Reason} key=${reason} group=${group} reason=${reason} letters=${some} selected=${selected} toggle=${toggle} server=${server} open=${open} />`)}
       ${asked ? html`<${Asked} verb=${asked} chosen=${chosen} group=${group} order=${order} onClose=${() => ask("")} />` : null}
       ${opened ? html`<${Opened} letter=${opened} path=${path} onClose=${() => open(null)} />` : null}
@@ -72,10 +72,10 @@ function Reason({ group, reason, letters, selected, toggle, server, open }) {
     { title: "Table", cell: ({ table }) => table },
     { title: "Worker", cell: ({ worker }) => worker },
     { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
-    { title: "Set aside", cell: ({ time }) => html`<${Time} at=${time} />` },
+    { title: "Time", cell: ({ time }) => html`<${Time} at=${time} />` },
     { title: "Attempts", number: true, cell: ({ attempts }) => count(attempts) },
-    { title: "Behind it", number: true, cell: (letter) => html`<${Behind} letter=${letter} look=${look} />` },
-    { title: "Look", cell: (letter) => html`<span class="buttons">
+    { title: "Blocked changes", number: true, cell: (letter) => html`<${Behind} letter=${letter} look=${look} />` },
+    { title: "Content", cell: (letter) => html`<span class="buttons">
       ${server.values ? html`<button class="small" aria-label=${`Show ${letter.position}`} onClick=${() => open(letter)}>Show</button>` : null}
       ${server.values && letter.sequence && !letter.copied ? html`<a href=${`${href("groups", group, "messages")}?start=${letter.sequence}`}>message ${letter.sequence}</a>` : null}</span>` },
   ];
@@ -83,15 +83,15 @@ function Reason({ group, reason, letters, selected, toggle, server, open }) {
     <section class="reason" aria-label=${`Reason: ${reason}`}>
       <h3>${sentence(reason)}</h3>
       <p><label class="check"><input type="checkbox" checked=${isAll} onChange=${(event) => toggle(letters, event.target.checked)} />
-        all ${count(letters.length)} of this reason</label></p>
-      <${Table} caption=${`Letters: ${reason}`} columns=${columns} rows=${letters.slice(0, most)} keyOf=${keyOf} />
-      ${letters.length > most ? html`<p><button onClick=${() => show(most + SHOWN)}>Show more of ${count(letters.length)}</button></p>` : null}
+        Select all with this reason, ${count(letters.length)} in total</label></p>
+      <${Table} caption=${`Dead letters: ${reason}`} columns=${columns} rows=${letters.slice(0, most)} keyOf=${keyOf} />
+      ${letters.length > most ? html`<p><button onClick=${() => show(most + SHOWN)}>Show more, ${count(letters.length)} in total</button></p>` : null}
       ${looked ? html`<${Waiting} letter=${looked} group=${group} onClose=${() => look(null)} />` : null}
     </section>`;
 }
 
 function Behind({ letter, look }) {
-  return letter.behind ? html`<button class="small" aria-label=${`${plural(letter.behind, "letter")} behind ${letter.position}`} onClick=${() => look(letter)}>${count(letter.behind)}</button>`
+  return letter.behind ? html`<button class="small" aria-label=${`${plural(letter.behind, "change")} blocked by ${letter.position}`} onClick=${() => look(letter)}>${count(letter.behind)}</button>`
     : html`<span class="soft">none</span>`;
 }
 
@@ -102,23 +102,23 @@ function Waiting({ letter, group, onClose }) {
     { title: "Position", cell: ({ position }) => html`<code>${position}</code>` },
     { title: "Table", cell: ({ table }) => table },
     { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
-    { title: "Set aside", cell: ({ time }) => html`<${Time} at=${time} />` },
+    { title: "Time", cell: ({ time }) => html`<${Time} at=${time} />` },
     { title: "Reason", wide: true, cell: ({ reason }) => sentence(reason) },
   ];
   const tables = Object.entries(answer?.tables ?? {}).map(([table, number]) => `${count(number)} of ${table}`).join(", ");
-  return html`<${Dialog} title=${`Behind letter ${letter.position}`} onClose=${onClose} wide=${true}>
-    <p>Later changes of the same rows became letters too, whatever they hold: a row's changes are applied in their order, or not at all.</p>
+  return html`<${Dialog} title=${`Blocked by dead letter ${letter.position}`} onClose=${onClose} wide=${true}>
+    <p>Later changes of the same rows are dead letters too. The reason: the changes of a row are applied only in their order.</p>
     <${ProblemText} problem=${problem} />
-    ${answer ? html`<p role="status">${plural(answer.behind.length, "letter waits", "letters wait")}: ${tables || "none any more"}.</p>
-      <${Table} caption=${`Letters behind ${letter.position}`} columns=${columns} rows=${answer.behind.slice(0, SHOWN)} keyOf=${keyOf} />
-      ${answer.behind.length > SHOWN ? html`<p class="soft">and ${plural(answer.behind.length - SHOWN, "more letter")}</p>` : null}` : null}
+    ${answer ? html`<p role="status">${plural(answer.behind.length, "blocked change")}${tables ? `: ${tables}` : ""}.</p>
+      <${Table} caption=${`Changes blocked by ${letter.position}`} columns=${columns} rows=${answer.behind.slice(0, SHOWN)} keyOf=${keyOf} />
+      ${answer.behind.length > SHOWN ? html`<p class="soft">and ${plural(answer.behind.length - SHOWN, "more change")}</p>` : null}` : null}
   <//>`;
 }
 
 // What the selection leaves behind. Chains may share letters, so a sum would count some twice: the longest is said.
 function stays(chosen) {
   const longest = Math.max(...chosen.map((letter) => letter.behind), 0);
-  return longest ? [`Behind ${chosen.length === 1 ? "it" : "one of them"} ${plural(longest, "letter waits", "letters wait")}: what is not selected stays a letter, and its rows stay blocked.`] : [];
+  return longest ? [`${chosen.length === 1 ? "It blocks" : "One of them blocks"} ${plural(longest, "later change")}. Those that are not selected stay dead letters, and their rows stay blocked.`] : [];
 }
 
 function Asked({ verb, chosen, group, order, onClose }) {
@@ -126,15 +126,15 @@ function Asked({ verb, chosen, group, order, onClose }) {
   const where = `${plural(chosen.length, "change")} of ${tables.slice(0, 5).join(", ")}${tables.length > 5 ? ` and ${tables.length - 5} more tables` : ""}`;
   const left = stays(chosen);
   const says = verb === "replay"
-    ? [`${where}: the worker applies them, and earlier letters of the same rows before them.`, "One that is refused again is a dead letter again.", ...left]
-    : [`${where} ${chosen.length === 1 ? "is" : "are"} removed for good, and never applied: those rows stay at the target as they are there.`, ...left, "It cannot be taken back."];
-  return html`<${Confirmation} title=${verb === "replay" ? "Replay letters?" : "Discard letters?"} action=${verb === "replay" ? "Replay" : "Discard"} says=${says}
+    ? [`${where}: the worker applies ${chosen.length === 1 ? "it" : "them"}, after earlier dead letters of the same rows.`, "A change that the target refuses again becomes a dead letter again.", ...left]
+    : [`${where} ${chosen.length === 1 ? "is" : "are"} removed permanently and never applied. The target keeps the current values of those rows.`, ...left, "You cannot undo this."];
+  return html`<${Confirmation} title=${verb === "replay" ? "Replay dead letters?" : "Discard dead letters?"} action=${verb === "replay" ? "Replay" : "Discard"} says=${says}
     danger=${verb === "discard"} wanted=${verb === "discard" ? group : ""} onConfirm=${(reason) => order(verb, reason)} onClose=${onClose} />`;
 }
 
 function Opened({ letter, path, onClose }) {
   const { answer, problem } = useAnswer(() => getRows(`${path}/letter`, { position: letter.position, worker: letter.worker }), keyOf(letter));
-  return html`<${Dialog} title=${`Letter ${letter.position}`} onClose=${onClose} wide=${true}>
+  return html`<${Dialog} title=${`Dead letter ${letter.position}`} onClose=${onClose} wide=${true}>
     <p>${sentence(letter.reason)}</p>
     <${ProblemText} problem=${problem} />
     ${(answer?.changes ?? []).map((change, at) => html`<div key=${at}><p><${Operation} name=${change.operation} /> ${tableOf(change)}</p><${Change} change=${change} /></div>`)}
