@@ -14,9 +14,9 @@ import { STALE, get, pathOf, post, put } from "../server/api.js";
 const ASKED_EVERY_MS = 5000;
 const TEST_EVERY_MS = 1000;
 const LIMITS = [
-  ["for_s", "Seconds that something lasts before it is told"],
-  ["lag_s", "Seconds that a worker may be behind"],
-  ["repeat_s", "Seconds after which it is told again"],
+  ["for_s", "Delay before an alert is sent, in seconds"],
+  ["lag_s", "Lag of a worker above which an alert is raised, in seconds"],
+  ["repeat_s", "Time until an alert is sent again, in seconds"],
 ];
 const HOURS = [[1, "1 hour"], [4, "4 hours"], [24, "1 day"], [168, "1 week"]];
 
@@ -57,9 +57,9 @@ export function Alerts({ group, server }) {
           <button onClick=${() => silence({ alert: null, subject: "" })}>Silence all</button><${Trial} path=${path} /></p>` : null}</div>
       <${ProblemText} problem=${answer ? null : problem} />
       ${answer ? html`<${Shown} list=${answer} mayOrder=${mayOrder} silence=${silence}
-        end=${(ended) => set({ silences: wishes(answer.settings).silences.filter((each) => !isSame(each, ended)) }, "The silence is over")} />` : null}
-      ${opened ? html`<${Settings} settings=${answer.settings} server=${server} onSet=${(changed) => set(changed, "Alerts are set: processes obey at their next look")} onClose=${() => open("")} />` : null}
-      ${silenced ? html`<${Silencing} about=${silenced} onSet=${(wish) => set({ silences: [...wishes(answer.settings).silences, wish] }, `Nobody is told of ${spoken(wish.alert)} until ${clock(wish.until)}`)}
+        end=${(ended) => set({ silences: wishes(answer.settings).silences.filter((each) => !isSame(each, ended)) }, "The silence is ended")} />` : null}
+      ${opened ? html`<${Settings} settings=${answer.settings} server=${server} onSet=${(changed) => set(changed, "Alert settings are saved. Processes apply them at their next check")} onClose=${() => open("")} />` : null}
+      ${silenced ? html`<${Silencing} about=${silenced} onSet=${(wish) => set({ silences: [...wishes(answer.settings).silences, wish] }, `No messages about ${spoken(wish.alert)} until ${clock(wish.until)}`)}
         onClose=${() => silence(null)} />` : null}
     </section>`;
 }
@@ -71,22 +71,22 @@ function isSame(one, other) {
 function Shown({ list: { alerts, settings, holder, problem, is_watched: isWatched }, mayOrder, silence, end }) {
   const firing = alerts.filter((each) => !each.resolved_at);
   const silences = settings.silences.filter(lasts);
-  const limits = LIMITS.filter(([name]) => isKnown(settings[name])).map(([name, title]) => `${title.replace("Seconds", "time").toLowerCase()}: ${duration(settings[name])}`);
+  const limits = LIMITS.filter(([name]) => isKnown(settings[name])).map(([name, title]) => `${title.replace(", in seconds", "").toLowerCase()}: ${duration(settings[name])}`);
   return html`
-    <p class="soft">${isWatched ? `Told by ${holder}.` : "No process of this group tells anybody: none was started with somebody to tell, or none that can runs."}
-      ${settings.webhook ? ` Sent to ${settings.webhook}.` : ""}${limits.length ? ` Set here: ${limits.join("; ")}.` : ""}</p>
+    <p class="soft">${isWatched ? `Alerts are sent by ${holder}.` : html`Alerts are off. No running process has <code>alert-webhook</code> or <code>alert-command</code> set.`}
+      ${settings.webhook ? ` Sent to ${settings.webhook}.` : ""}${limits.length ? ` Settings: ${limits.join("; ")}.` : ""}</p>
     ${problem ? html`<p class="worst warning">${sentence(problem)}</p>` : null}
-    ${isWatched && !firing.length ? html`<p>Nothing is wrong.</p>` : null}
+    ${isWatched && !firing.length ? html`<p>No alert is active.</p>` : null}
     <ul class="troubles" aria-label="Alerts">${isWatched ? firing.map((each) => html`
       <li key=${each.alert + each.subject} class="worst ${each.severity === "critical" ? "error" : each.severity}"><strong>${spoken(each.alert)}, ${each.subject}:</strong> ${sentence(each.fact)}
-        <span class="remedy"> ${each.remedy ? sentence(each.remedy) : ""}</span> <span class="soft">Since <${Time} at=${each.since} />${each.told_at ? "" : ", told to nobody yet"}.</span>
+        <span class="remedy"> ${each.remedy ? sentence(each.remedy) : ""}</span> <span class="soft">Since <${Time} at=${each.since} />${each.told_at ? "" : ", not sent yet"}.</span>
         ${mayOrder ? html` <button class="small" aria-label=${`Silence ${spoken(each.alert)}, ${each.subject}`} onClick=${() => silence(each)}>Silence</button>` : null}</li>`) : null}</ul>
     ${silences.length ? html`<ul class="orders" aria-label="Silences">${silences.map((each) => html`<li key=${each.until + each.alert + each.subject}>
       <${Badge} state="paused" says="silenced" /> ${spoken(each.alert)}${each.subject ? `, ${each.subject}` : ""} until ${clock(each.until)}, by ${each.by}${each.reason ? `: ${each.reason}` : ""}
       ${mayOrder ? html` <button class="small" aria-label=${`End the silence of ${spoken(each.alert)}`} onClick=${() => end(each)}>End</button>` : null}</li>`)}</ul>` : null}`;
 }
 
-// Asks for a test, and waits for what the process that tells people says of it.
+// Asks for a test, and waits for the result from the process that sends alerts.
 function Trial({ path }) {
   const [asked, wait] = useState("");
   const [told, tell] = useState("");
@@ -106,13 +106,13 @@ function Trial({ path }) {
   const send = () => carryOut(async () => {
     tell("");
     wait((await post(`${path}/test`, {})).id);
-  }, "A test is asked for");
+  }, "A test alert is requested");
   return html`<button onClick=${send} disabled=${Boolean(asked)}>Send a test</button>
-    <span class="soft" role="status">${asked ? "Waiting for the process that tells people…" : told}</span>`;
+    <span class="soft" role="status">${asked ? "Waiting for the process that sends alerts…" : told}</span>`;
 }
 
 function outcome(outcomes) {
-  return Object.entries(outcomes).map(([channel, reason]) => (reason ? `${channel}: ${sentence(reason)}` : `The ${channel} took it.`)).join(" ");
+  return Object.entries(outcomes).map(([channel, reason]) => (reason ? `${channel}: ${sentence(reason)}` : `The ${channel} accepted the test.`)).join(" ");
 }
 
 function Settings({ settings, server, onSet, onClose }) {
@@ -133,12 +133,12 @@ function Settings({ settings, server, onSet, onClose }) {
   };
   return html`<${Dialog} title="Change alerts" onClose=${onClose}>
     <form onSubmit=${send}>
-      <p class="soft">A field that is empty is as the processes were started.</p>
+      <p class="soft">If a field is empty, the option that the process was started with applies.</p>
       ${LIMITS.map(([name, title]) => html`<label key=${name}><span>${title}</span><input type="number" min=${name === "repeat_s" ? 1 : 0} ...${seconds(name)} /></label>`)}
-      ${isAdmin ? html`<label><span>Webhook, as a variable of the processes</span><input placeholder="\${ALERT_URL}" spellcheck=${false} autocomplete="off" ...${text("webhook")} /></label>
-        <label><span>Its bearer token, as another one</span><input placeholder="\${ALERT_TOKEN}" spellcheck=${false} autocomplete="off" ...${text("token")} /></label>`
-        : html`<p class="soft">Where alerts go is for an admin to say.</p>`}
-      <p class="buttons"><button type="submit" class="main" disabled=${busy}>Set</button><button type="button" onClick=${onClose}>Leave it</button></p>
+      ${isAdmin ? html`<label><span>Webhook, as a reference to a variable of the processes</span><input placeholder="\${ALERT_URL}" spellcheck=${false} autocomplete="off" ...${text("webhook")} /></label>
+        <label><span>Bearer token of the webhook, as a reference to a variable</span><input placeholder="\${ALERT_TOKEN}" spellcheck=${false} autocomplete="off" ...${text("token")} /></label>`
+        : html`<p class="soft">Only an admin can set where alerts are sent.</p>`}
+      <p class="buttons"><button type="submit" class="main" disabled=${busy}>Save</button><button type="button" onClick=${onClose}>Cancel</button></p>
     </form>
   <//>`;
 }
@@ -155,12 +155,12 @@ function Silencing({ about: { alert, subject }, onSet, onClose }) {
   };
   return html`<${Dialog} title=${alert ? `Silence ${spoken(alert)}, ${subject}?` : "Silence all alerts?"} onClose=${onClose}>
     <form onSubmit=${send}>
-      <ul class="says"><li>Nobody is told of ${alert ? `${spoken(alert)} of ${subject}` : "anything of this group"} for that time; it is shown here all the same.</li>
-        <li>What still is wrong then is told at once.</li></ul>
+      <ul class="says"><li>No messages about ${alert ? `${spoken(alert)} of ${subject}` : "this group"} are sent during that time. The page still shows the alerts.</li>
+        <li>If a problem still exists when the silence ends, its alert is sent immediately.</li></ul>
       <label><span>For</span><select value=${hours} onChange=${(event) => last(Number(event.target.value))}>
         ${HOURS.map(([number, title]) => html`<option key=${number} value=${number}>${title}</option>`)}</select></label>
       <label><span>Reason</span><input value=${reason} maxlength="200" onInput=${(event) => explain(event.target.value)} /></label>
-      <p class="buttons"><button type="submit" class="main">Silence</button><button type="button" onClick=${onClose}>Leave it</button></p>
+      <p class="buttons"><button type="submit" class="main">Silence</button><button type="button" onClick=${onClose}>Cancel</button></p>
     </form>
   <//>`;
 }
