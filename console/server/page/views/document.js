@@ -8,7 +8,7 @@ import { clock, plural } from "../parts/format.js";
 import { useAnswer } from "../parts/hooks.js";
 import { Time } from "../parts/known.js";
 import { carryOut } from "../parts/notices.js";
-import { ProblemText } from "../parts/problem.js";
+import { ProblemText, sentence } from "../parts/problem.js";
 import { Table } from "../parts/table.js";
 import { get, pathOf, remove } from "../server/api.js";
 import { Changes, Editor } from "./editor.js";
@@ -24,8 +24,8 @@ export function Document({ group, view, server }) {
   const versions = history?.documents ?? [];
   return html`
     <section aria-labelledby="document">
-      <div class="title"><h2 id="document">Document</h2>
-        ${edited ? null : html`<p class="buttons"><button class="main" disabled=${revision !== null && !answer} onClick=${() => edit({ text: answer?.yaml ?? `group: ${group}\n`, base: revision })}>${revision === null ? "Write one" : "Edit"}</button>
+      <div class="title"><h2 id="document">Configuration</h2>
+        ${edited ? null : html`<p class="buttons"><button class="main" disabled=${revision !== null && !answer} onClick=${() => edit({ text: answer?.yaml ?? `group: ${group}\n`, base: revision })}>${revision === null ? "Create" : "Edit"}</button>
           ${server.role === "admin" && answer ? html`<button onClick=${() => leave(true)}>Delete</button>` : null}</p>`}</div>
       <${ProblemText} problem=${problem} />
       ${edited ? html`<${Editor} key=${edited.text} group=${group} begin=${edited.text} base=${edited.base} newest=${revision} server=${server} onDone=${() => edit(null)} onLeave=${() => edit(null)} />`
@@ -37,11 +37,11 @@ export function Document({ group, view, server }) {
 
 function Current({ answer, isKnown }) {
   if (!answer) {
-    return html`<p>${isKnown ? "One moment." : "This group has no document, so a server runs nothing of it and does not know its source."}</p>`;
+    return html`<p>${isKnown ? "Loading…" : "This group has no stored configuration. So a server cannot run its processes, and does not know its source."}</p>`;
   }
-  return html`<p class="soft">Revision ${answer.revision}, applied <${Time} at=${answer.applied_at} /> by ${answer.applied_by || "nobody known"}</p>
-    ${answer.problem ? html`<p class="problem" role="alert"><strong>This server does nothing with it:</strong> ${answer.problem}</p>` : null}
-    <${Sql} text=${answer.yaml} what="the document" />`;
+  return html`<p class="soft">Revision ${answer.revision}, applied <${Time} at=${answer.applied_at} /> by ${answer.applied_by || "an unknown user"}</p>
+    ${answer.problem ? html`<p class="problem" role="alert"><strong>This server does not use this configuration:</strong> ${sentence(answer.problem)}</p>` : null}
+    <${Sql} text=${answer.yaml} what="the configuration" />`;
 }
 
 // One line for each setting, as the server writes them.
@@ -62,19 +62,19 @@ function History({ versions, take }) {
     { title: "Revision", cell: ({ revision }) => revision },
     { title: "Applied", cell: ({ applied_at: at }) => html`<time datetime=${at}>${clock(at)}</time>` },
     { title: "By", cell: ({ applied_by: by }) => by },
-    { title: "Changed", wide: true, cell: ({ changes, isFirst }) => (isFirst ? html`<span class="soft">the oldest that is kept</span>` : changes.map((each) => each.name).join(", ") || "nothing") },
-    { title: "Look", cell: ({ revision, yaml }) => html`<span class="buttons">
+    { title: "Changed", wide: true, cell: ({ changes, isFirst }) => (isFirst ? html`<span class="soft">the oldest retained revision</span>` : changes.map((each) => each.name).join(", ") || "no setting") },
+    { title: "Actions", cell: ({ revision, yaml }) => html`<span class="buttons">
       <button class="small" aria-expanded=${opened === revision} aria-label=${`Show revision ${revision}`} onClick=${() => open(opened === revision ? null : revision)}>${opened === revision ? "Hide" : "Show"}</button>
       ${take ? html`<button class="small" aria-label=${`Edit revision ${revision}`} onClick=${() => take(yaml)}>Edit</button>` : null}</span>` },
   ];
-  return html`<h3 class="part">History</h3><p class="soft">${plural(versions.length, "revision")} kept</p>
+  return html`<h3 class="part">History</h3><p class="soft">${plural(versions.length, "revision")} retained</p>
     <${Table} caption="History" columns=${columns} rows=${rows} keyOf=${({ revision }) => revision}
       below=${(row) => (row.revision === opened ? html`${row.isFirst ? null : html`<${Changes} changes=${row.changes} caption=${`Changes of revision ${row.revision}`} />`}
         <${Sql} text=${row.yaml} what=${`revision ${row.revision}`} />` : null)} />`;
 }
 
 function Deletion({ group, path, revision, server, onClose }) {
-  const says = ["What the document made goes on: slot, streams and targets stay.", server.runs ? "This server no longer starts its processes again; those that run go on." : "Checks, and what the source keeps, are not known here any more.", "Its history stays."];
-  return html`<${Confirmation} title=${`Delete the document of ${group}?`} action="Delete" says=${says} danger=${true} wanted=${group}
-    onConfirm=${() => carryOut(() => remove(path, revision), `The document of ${group} is deleted`)} onClose=${onClose} />`;
+  const says = ["The group stays: its replication slot, streams and targets do not change.", server.runs ? "This server no longer restarts the group's processes. Running processes continue." : "This server can no longer check the group or show the WAL that the source retains.", "The history of the configuration stays."];
+  return html`<${Confirmation} title=${`Delete the configuration of ${group}?`} action="Delete" says=${says} danger=${true} wanted=${group}
+    onConfirm=${() => carryOut(() => remove(path, revision), `The configuration of ${group} is deleted`)} onClose=${onClose} />`;
 }

@@ -36,10 +36,10 @@ export function Documents({ server }) {
     location.hash = href("groups", group, "document");
   };
   return html`
-    <div class="title"><h1 tabindex="-1">Documents</h1><p class="soft">${answer ? plural(documents.length, "document") : "One moment."}</p>
-      ${isNew ? null : html`<p class="buttons"><button class="main" onClick=${() => begin(true)}>New document</button></p>`}</div>
+    <div class="title"><h1 tabindex="-1">Configurations</h1><p class="soft">${answer ? plural(documents.length, "configuration") : "Loading…"}</p>
+      ${isNew ? null : html`<p class="buttons"><button class="main" onClick=${() => begin(true)}>New configuration</button></p>`}</div>
     <${ProblemText} problem=${answer ? null : problem} />
     ${isNew ? html`<${Editor} group="" begin=${BEGIN} base=${null} newest=${null} server=${server} onDone=${done} onLeave=${() => begin(false)} />` : null}
-    ${answer && !documents.length && !isNew ? html`<p>No group has a document yet. <code>pgsluice apply -f pgsluice.yaml</code> makes one, or the button.</p>` : null}
-    ${documents.length ? html`<${Table} caption="Documents" columns=${columns} rows=${documents} keyOf=${({ group }) => group} />` : null}`;
+    ${answer && !documents.length && !isNew ? html`<p>No group has a stored configuration yet. To create one, use the button or <code>pgsluice apply -f pgsluice.yaml</code>.</p>` : null}
+    ${documents.length ? html`<${Table} caption="Configurations" columns=${columns} rows=${documents} keyOf=${({ group }) => group} />` : null}`;
 }

@@ -24,7 +24,7 @@ export function Pipeline({ name, server }) {
   const { answer, problem, again } = useAnswer(() => get(path), name, ASKED_EVERY_MS);
   const { answer: runs } = useAnswer(() => get(`${path}/runs`), name, ASKED_EVERY_MS);
   if (!answer || problem?.status === 404) {
-    return html`<h1 tabindex="-1">${name}</h1><${ProblemText} problem=${problem} />${problem ? null : html`<p>One moment.</p>`}`;
+    return html`<h1 tabindex="-1">${name}</h1><${ProblemText} problem=${problem} />${problem ? null : html`<p>Loading…</p>`}`;
   }
   const { pipeline, document } = answer;
   return html`
@@ -40,12 +40,12 @@ export function Pipeline({ name, server }) {
 function Facts({ pipeline, ticks }) {
   const { mode, write, source, sink, target, group, schedule, has_checkpoint: has, is_paused: isPaused } = pipeline;
   return html`<dl class="values">
-    <div><dt>Reads</dt><dd>${source || "the run's own source"}, ${mode}</dd></div>
+    <div><dt>Reads</dt><dd>${source || "the source of the run"}, ${mode}</dd></div>
     <div><dt>Fills</dt><dd>${target}${sink ? ` of ${sink}` : ""}, ${write}</dd></div>
     <div><dt>Group</dt><dd><a href=${href("groups", group)}>${group}</a></dd></div>
     <div><dt>Checkpoint</dt><dd>${mode === "incremental" ? (has ? "known" : "none yet: the next run reads all rows") : "none: each run reads all rows"}</dd></div>
-    <div><dt>Schedule</dt><dd>${schedule || "none"}${ticks?.missed || ticks?.skipped ? html` <span class="soft">${plural(ticks.missed, "tick")} missed, ${count(ticks.skipped)} skipped</span>` : null}</dd></div>
-    <div><dt>Next tick</dt><dd><${NextTick} ...${pipeline} />${isPaused ? ", paused: none begins a run" : ""}</dd></div>
+    <div><dt>Schedule</dt><dd>${schedule || "none"}${ticks?.missed || ticks?.skipped ? html` <span class="soft">${plural(ticks.missed, "scheduled run")} missed, ${count(ticks.skipped)} skipped</span>` : null}</dd></div>
+    <div><dt>Next scheduled run</dt><dd><${NextTick} ...${pipeline} />${isPaused ? ", paused: no run starts" : ""}</dd></div>
   </dl>`;
 }
 
@@ -63,21 +63,21 @@ function Orders({ path, pipeline, server, again }) {
   };
   const inHand = newest && LEFT.includes(newest.state) ? `runs/${newest.run}` : "";
   const dialogs = {
-    run: { title: `Run ${pipeline.name} now?`, action: "Run", says: ["Rows since the checkpoint are read, or what is left of a run that was not finished.", "It waits while the pipeline is paused, or another run is in hand."], onConfirm: order("runs", { full: false }, "A run is asked for") },
-    full: { title: `Read all rows of ${pipeline.name}?`, action: "Run in full", says: ["All rows of the query are read, whatever was read before.", "What is left of an earlier run is abandoned."], danger: true, wanted: pipeline.name, onConfirm: order("runs", { full: true }, "A full run is asked for") },
-    cancel: { title: `Cancel run ${newest?.run}?`, action: "Cancel the run", says: ["It ends at its next message and is not taken up again.", "Rows that it has published are applied all the same.", "The checkpoint stays where it was."], danger: true, onConfirm: order(`${inHand}/cancel`, {}, "It ends at its next message") },
+    run: { title: `Run ${pipeline.name} now?`, action: "Run", says: ["The run reads the rows since the checkpoint, or the rest of an unfinished run.", "It waits while the pipeline is paused or another run is active."], onConfirm: order("runs", { full: false }, "A run is requested") },
+    full: { title: `Read all rows of ${pipeline.name}?`, action: "Run in full", says: ["The run reads all rows of the query, also those that were read before.", "The rest of an unfinished run is abandoned."], danger: true, wanted: pipeline.name, onConfirm: order("runs", { full: true }, "A full run is requested") },
+    cancel: { title: `Cancel run ${newest?.run}?`, action: "Cancel the run", leave: "Continue the run", says: ["The run ends at its next message and cannot be resumed.", "Rows that it has published are still applied.", "The checkpoint does not change."], danger: true, onConfirm: order(`${inHand}/cancel`, {}, "The run ends at its next message") },
   };
   return html`
     <p class="buttons">
       <button class="main" disabled=${Boolean(pipeline.problem)} onClick=${() => ask("run")}>Run now</button>
       <button disabled=${Boolean(pipeline.problem)} onClick=${() => ask("full")}>Run in full</button>
-      <button disabled=${busy || Boolean(pipeline.problem)} onClick=${() => look(() => post(`${path}/plan`, {}))}>What would be read</button>
-      ${pipeline.is_paused ? html`<button onClick=${() => order(`runs/${newest?.run}/resume`, {}, "Runs go on")("")}>Resume</button>`
-        : inHand ? html`<button onClick=${() => order(`${inHand}/pause`, {}, "It ends at its next message, and can go on")("")}>Pause</button>` : null}
+      <button disabled=${busy || Boolean(pipeline.problem)} onClick=${() => look(() => post(`${path}/plan`, {}))}>Preview a run</button>
+      ${pipeline.is_paused ? html`<button onClick=${() => order(`runs/${newest?.run}/resume`, {}, "Runs continue")("")}>Resume</button>`
+        : inHand ? html`<button onClick=${() => order(`${inHand}/pause`, {}, "The run pauses at its next message")("")}>Pause</button>` : null}
       ${inHand ? html`<button onClick=${() => ask("cancel")}>Cancel run ${newest.run}</button>` : null}
     </p>
     <${ProblemText} problem=${problem} />
-    ${plan ? html`<p role="status">${plan.is_resumed ? "What is left of a run would be taken up" : plan.is_full ? "A full run would read" : "A run would read"}: ${plural(plan.rows, "row")} in ${plural(plan.batches, "batch", "batches")}, with the columns ${plan.columns.map(({ name, type }) => `${name} (${type})`).join(", ")}.</p>` : null}
+    ${plan ? html`<p role="status">${plan.is_resumed ? "The rest of an unfinished run would be read" : plan.is_full ? "A full run would read" : "A run would read"}: ${plural(plan.rows, "row")} in ${plural(plan.batches, "batch", "batches")}, with the columns ${plan.columns.map(({ name, type }) => `${name} (${type})`).join(", ")}.</p>` : null}
     ${asking ? html`<${Confirmation} ...${dialogs[asking]} onClose=${() => ask("")} />` : null}`;
 }
 
@@ -86,24 +86,24 @@ function Runs({ runs }) {
     { title: "Run", number: true, cell: ({ run }) => run },
     { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
     { title: "Kind", cell: ({ kind }) => kind },
-    { title: "Begun, ended", cell: ({ started_at: begun, finished_at: ended }) => [begun, ended].filter(Boolean).map((at) => html`<div key=${at}><time datetime=${at}>${clock(at)}</time></div>`) },
+    { title: "Start, end", cell: ({ started_at: begun, finished_at: ended }) => [begun, ended].filter(Boolean).map((at) => html`<div key=${at}><time datetime=${at}>${clock(at)}</time></div>`) },
     { title: "Read", number: true, cell: ({ kind, rows, rows_read: read }) => (kind === "reconcile" ? "" : `${count(read)} of ${count(rows)}`) },
-    { title: "Dead", number: true, cell: ({ dead }) => count(dead) },
+    { title: "Dead letters", number: true, cell: ({ dead }) => count(dead) },
     { title: "Applied", number: true, cell: ({ rows_applied: applied }) => html`<${Known} value=${applied} as=${count} otherwise="–" />` },
     { title: "Unchanged", number: true, cell: ({ unchanged }) => html`<${Known} value=${unchanged} as=${count} otherwise="–" />` },
     { title: "Took", cell: (run) => html`<${Stages} ...${run} />` },
   ];
   const asked = [
-    { title: "Asked for", cell: ({ requested_at: at }) => html`<${Time} at=${at} />` },
+    { title: "Requested", cell: ({ requested_at: at }) => html`<${Time} at=${at} />` },
     { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
-    { title: "What", cell: ({ full, by }) => `${full ? "a full run" : "a run"}, by ${by === "person" ? "a person" : "its schedule"}` },
-    { title: "Why", wide: true, cell: ({ reason, run }) => (reason ? sentence(reason) : run ? `Run ${run}` : "") },
+    { title: "Request", cell: ({ full, by }) => `${full ? "full run" : "run"}, by ${by === "person" ? "a user" : "the schedule"}` },
+    { title: "Reason", wide: true, cell: ({ reason, run }) => (reason ? sentence(reason) : run ? `Run ${run}` : "") },
   ];
   const open = (runs?.requests ?? []).filter(({ state }) => state !== "done");
   return html`
     <section aria-labelledby="runs"><h2 id="runs">Runs</h2>
-      ${!runs ? html`<p>One moment.</p>` : runs.runs.length ? html`<${Table} caption="Runs" columns=${columns} rows=${runs.runs} keyOf=${({ run }) => run}
-        below=${({ reason }) => (reason ? html`<p>${sentence(reason)}</p>` : null)} />` : html`<p>It has not run yet.</p>`}
+      ${!runs ? html`<p>Loading…</p>` : runs.runs.length ? html`<${Table} caption="Runs" columns=${columns} rows=${runs.runs} keyOf=${({ run }) => run}
+        below=${({ reason }) => (reason ? html`<p>${sentence(reason)}</p>` : null)} />` : html`<p>This pipeline has not run yet.</p>`}
       ${open.length ? html`<h3 class="part">Requests</h3><${Table} caption="Requests" columns=${asked} rows=${open} keyOf=${({ id }) => id} />` : null}
     </section>`;
 }
@@ -118,25 +118,25 @@ function Text({ path, pipeline, document, server, again }) {
   const [edited, edit] = useState(null);
   const [isLeaving, leave] = useState(false);
   if (pipeline.document === null) {
-    return html`<p class="soft">It is in the server's pipelines file, and is changed there.</p>`;
+    return html`<p class="soft">This pipeline is in the server's pipelines file. Edit it there.</p>`;
   }
   const done = () => {
     edit(null);
     again();
   };
-  const says = ["What it has read stays, in the stream and at the target.", "Its worker goes on until somebody stops it; no run begins any more.", "Its history stays."];
+  const says = ["Rows that were read stay in the stream and at the target.", "Its worker continues until you stop it. No new run starts.", "The history of the configuration stays."];
   return html`
     <section aria-labelledby="document">
-      <div class="title"><h2 id="document">Document</h2>
+      <div class="title"><h2 id="document">Configuration</h2>
         ${edited || server.role !== "admin" ? null : html`<p class="buttons">
           <button disabled=${!document} onClick=${() => edit({ text: document.yaml, base: document.revision })}>Edit</button>
           <button onClick=${() => leave(true)}>Delete</button></p>`}</div>
       ${edited ? html`<${PipelineEditor} name=${pipeline.name} begin=${edited.text} base=${edited.base} newest=${pipeline.document} onDone=${done} onLeave=${() => edit(null)} />`
-        : document ? html`<p class="soft">Revision ${document.revision}, applied <${Time} at=${document.applied_at} /> by ${document.applied_by || "nobody known"}</p>
-          <${Sql} text=${document.yaml} what="the document" />` : html`<p>It cannot be read.</p>`}
-      ${isLeaving ? html`<${Confirmation} title=${`Delete the document of ${pipeline.name}?`} action="Delete" says=${says} danger=${true} wanted=${pipeline.name}
+        : document ? html`<p class="soft">Revision ${document.revision}, applied <${Time} at=${document.applied_at} /> by ${document.applied_by || "an unknown user"}</p>
+          <${Sql} text=${document.yaml} what="the configuration" />` : html`<p>The configuration cannot be read.</p>`}
+      ${isLeaving ? html`<${Confirmation} title=${`Delete the configuration of ${pipeline.name}?`} action="Delete" says=${says} danger=${true} wanted=${pipeline.name}
         onConfirm=${async () => {
-          const went = await carryOut(() => remove(path, pipeline.document), `The document of ${pipeline.name} is deleted`);
+          const went = await carryOut(() => remove(path, pipeline.document), `The configuration of ${pipeline.name} is deleted`);
           if (went) {
             location.hash = href("pipelines");
           }

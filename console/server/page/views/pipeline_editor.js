@@ -1,4 +1,4 @@
-// A pipeline's document as somebody writes it. The server says what its places do not allow; nobody who was faster is overwritten.
+// A pipeline's document as a user writes it. The server reports what its connections do not allow; a newer revision is never overwritten unseen.
 
 import { useState } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
@@ -19,21 +19,21 @@ export function PipelineEditor({ name: known, begin, base: first, newest, onDone
     try {
       await put(pathOf("pipelines", name), { yaml: text, reason }, base);
     } catch (refused) {
-      refuse(STALE.includes(refused.status) && known === "" ? { detail: `there is a pipeline ${name} already`, remedy: "edit that one" } : refused);
+      refuse(STALE.includes(refused.status) && known === "" ? { detail: `a pipeline ${name} exists already`, remedy: "edit it" } : refused);
       return;
     }
-    say(`Pipeline ${name} is written`);
+    say(`Pipeline ${name} is saved`);
     onDone(name);
   };
   return html`
     <form onSubmit=${send}>
       ${known ? null : html`<label>Name <input value=${name} required autocomplete="off" spellcheck=${false} onInput=${(event) => call(event.target.value.trim())} /></label>`}
-      <label><span>YAML, as a pipelines file has it under the name</span><textarea rows=${Math.min(40, Math.max(10, begin.split("\n").length + 2))} spellcheck=${false} value=${text} onInput=${(event) => write(event.target.value)} /></label>
-      <label>Reason, for the audit <span class="soft">(may be empty)</span> <input value=${reason} maxlength="500" onInput=${(event) => explain(event.target.value)} /></label>
-      ${isStale ? html`<p class="problem" role="alert"><strong>Somebody was faster: this text was made of revision ${base}, and there is ${newest === null ? "no document any more" : `revision ${newest}`}.</strong>
-        <button type="button" class="small" onClick=${() => follow(newest)}>Write over it</button></p>` : null}
+      <label><span>YAML, the keys of this pipeline as in a pipelines file</span><textarea rows=${Math.min(40, Math.max(10, begin.split("\n").length + 2))} spellcheck=${false} value=${text} onInput=${(event) => write(event.target.value)} /></label>
+      <label>Reason, for the audit <span class="soft">(optional)</span> <input value=${reason} maxlength="500" onInput=${(event) => explain(event.target.value)} /></label>
+      ${isStale ? html`<p class="problem" role="alert"><strong>Another user was faster: you edit revision ${base}, and ${newest === null ? "the configuration was deleted" : `revision ${newest} is current`}.</strong>
+        <button type="button" class="small" onClick=${() => follow(newest)}>Overwrite it</button></p>` : null}
       <${ProblemText} problem=${problem} />
-      <p class="buttons"><button type="submit" class="main" disabled=${isStale || !name}>Write it</button>
-        <button type="button" onClick=${onLeave}>Leave it</button></p>
+      <p class="buttons"><button type="submit" class="main" disabled=${isStale || !name}>Save</button>
+        <button type="button" onClick=${onLeave}>Cancel</button></p>
     </form>`;
 }

@@ -1,4 +1,4 @@
-// All SQL pipelines: what each reads and fills, its newest run, and one that there is not yet.
+// All query pipelines: what each reads and fills, its newest run, and a new one.
 
 import { useState } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
@@ -34,11 +34,11 @@ export function Pipelines({ server }) {
     location.hash = href("pipelines", name);
   };
   return html`
-    <div class="title"><h1 tabindex="-1">Pipelines</h1><p class="soft">${answer ? plural(pipelines.length, "pipeline") : problem ? "not known" : "One moment."}</p>
+    <div class="title"><h1 tabindex="-1">Pipelines</h1><p class="soft">${answer ? plural(pipelines.length, "pipeline") : problem ? "not known" : "Loading…"}</p>
       ${isNew || server.role !== "admin" ? null : html`<p class="buttons"><button class="main" onClick=${() => begin(true)}>New pipeline</button></p>`}</div>
     <${ProblemText} problem=${problem} />
     ${isNew ? html`<${PipelineEditor} name="" begin=${BEGIN} base=${null} newest=${null} onDone=${done} onLeave=${() => begin(false)} />` : null}
-    ${answer && !pipelines.length && !isNew ? html`<p>There is no pipeline, neither in the server's pipelines file nor as a document.</p>` : null}
+    ${answer && !pipelines.length && !isNew ? html`<p>There is no query pipeline yet, neither in the server's pipelines file nor as a stored configuration.</p>` : null}
     ${pipelines.length ? html`<${Table} caption="Pipelines" columns=${COLUMNS} rows=${pipelines} keyOf=${({ name, document }) => `${name} ${document}`}
       below=${({ problem: why, remedy }) => (why ? html`<${ProblemText} problem=${{ detail: why, remedy }} />` : null)} />` : null}`;
 }
@@ -48,7 +48,7 @@ const COLUMNS = [
   { title: "Mode", cell: ({ mode, write }) => (mode ? `${mode}, ${write}` : "") },
   { title: "Into", cell: ({ sink, target }) => (sink ? html`${target} <span class="soft">of ${sink}</span>` : target) },
   { title: "Checkpoint", cell: ({ mode, has_checkpoint: has }) => (mode === "incremental" ? (has ? "known" : html`<span class="unknown">none yet</span>`) : "") },
-  { title: "Next tick", cell: (each) => html`<${NextTick} ...${each} />` },
+  { title: "Next scheduled run", cell: (each) => html`<${NextTick} ...${each} />` },
   { title: "Newest run", cell: (each) => html`<${Newest} ...${each} />` },
   { title: "Rows", number: true, cell: ({ newest }) => (newest ? count(newest.rows) : "") },
 ];
@@ -60,11 +60,11 @@ export function NextTick({ schedule, next_tick: at }) {
   const date = new Date(at);
   const isLate = !at || Date.now() - date > LATE_TICK_MS;
   return html`${at ? html`<time datetime=${at}>${date.toLocaleString()}</time> ` : null}
-    ${isLate ? html`<${Badge} state="failing" says="nobody executes it" />` : null}`;
+    ${isLate ? html`<${Badge} state="failing" says="no scheduler runs it" />` : null}`;
 }
 
 function Newest({ problem, is_paused: isPaused, waiting, newest }) {
-  return html`${problem ? html`<${Badge} state="error" says="may not run" /> ` : null}
+  return html`${problem ? html`<${Badge} state="error" says="cannot run" /> ` : null}
     ${isPaused && newest?.state !== "paused" ? html`<${Badge} state="pausing" says="paused" /> ` : null}
     ${newest ? html`<${Badge} state=${newest.state} /> <span class="soft"><${Time} at=${newest.finished_at || newest.started_at} /></span>` : html`<span class="soft">never ran</span>`}
     ${waiting ? html` <span class="soft">${plural(waiting, "request")} open</span>` : null}`;

@@ -22,15 +22,15 @@ import { Worker } from "./worker.js";
 
 const GROUP_VIEWS = [
   { name: "", title: "Group", view: Group },
-  { name: "document", title: "Document", view: Document },
+  { name: "document", title: "Configuration", view: Document },
   { name: "letters", title: "Dead letters", view: Letters },
   { name: "messages", title: "Messages", view: Messages },
   { name: "trace", title: "Trace a row", view: Trace },
-  { name: "rules", title: "Rule bench", view: Bench },
+  { name: "rules", title: "Test rules", view: Bench },
   { name: "workers", title: "", view: Worker }, // of one of them, by a link
 ];
 
-const CONNECTIONS = { connecting: "connecting", live: "live", lost: "connection lost, trying again" };
+const CONNECTIONS = { connecting: "connecting", live: "live", lost: "connection lost, connecting again" };
 
 function useStranger() {
   const [isStranger, tell] = useState(false);
@@ -79,7 +79,7 @@ function Head({ server, isStranger, place }) {
         <nav aria-label="Main">
           <a href="#/" aria-current=${current("")}>Overview</a>
           <a href=${href("pipelines")} aria-current=${current("pipelines")}>Pipelines</a>
-          <a href=${href("documents")} aria-current=${current("documents")}>Documents</a>
+          <a href=${href("documents")} aria-current=${current("documents")}>Configurations</a>
           <a href=${href("audit")} aria-current=${current("audit")}>Audit</a>
         </nav>
         <p class="who"><span role="status" class="connection ${connection}">${CONNECTIONS[connection]}</span>
@@ -122,5 +122,5 @@ function OneGroup({ group, found, item, server, query }) {
         ${title}${name === "letters" && letters ? html` <span class="count">${letters}</span>` : null}</a>`)}
     </nav>
     ${view ? html`<${found.view} key=${`${found.name} ${item}`} group=${group} item=${item} view=${view} server=${server} query=${query} />`
-      : html`<p>${groups.isKnown ? "There is no such group on this NATS, or not any more." : "One moment."}</p>`}`;
+      : html`<p>${groups.isKnown ? "No group with this name is on this NATS server." : "Loading…"}</p>`}`;
 }
