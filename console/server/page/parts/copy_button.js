@@ -12,7 +12,7 @@ export function CopyButton({ text, what = "" }) {
       await navigator.clipboard.writeText(text);
       tell("Copied");
     } catch {
-      tell("Select the text and copy it: the browser does not allow the button");
+      tell("The browser does not allow this button. Select the text and copy it.");
     }
     setTimeout(() => tell(""), SHOWN_MS);
   };

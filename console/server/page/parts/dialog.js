@@ -19,9 +19,9 @@ export function Dialog({ title, onClose, children, wide = false }) {
     </dialog>`;
 }
 
-// Says in sentences what will happen. `wanted` is the name that has to be typed first, "" where a click is enough.
+// Says in sentences what will happen. `leave` is the button that does nothing. `wanted` is the name that has to be typed first, "" where a click is enough.
 // `onConfirm` gets the reason, and the dialog closes when it returns true.
-export function Confirmation({ title, says, wanted = "", action, danger = false, onConfirm, onClose }) {
+export function Confirmation({ title, says, wanted = "", action, leave = "Cancel", danger = false, onConfirm, onClose }) {
   const [typed, type] = useState("");
   const [reason, explain] = useState("");
   const [busy, begin] = useState(false);
@@ -38,13 +38,13 @@ export function Confirmation({ title, says, wanted = "", action, danger = false,
     <${Dialog} title=${title} onClose=${onClose}>
       <form onSubmit=${confirm}>
         <ul class="says">${says.map((each) => html`<li key=${each}>${each}</li>`)}</ul>
-        <label>Reason, for the audit <span class="soft">(may be empty)</span>
+        <label>Reason, for the audit <span class="soft">(optional)</span>
           <input value=${reason} maxlength="500" onInput=${(event) => explain(event.target.value)} /></label>
-        ${wanted ? html`<label><span>Type <code>${wanted}</code> to go on</span>
+        ${wanted ? html`<label><span>Type <code>${wanted}</code> to confirm</span>
           <input value=${typed} autocomplete="off" spellcheck=${false} onInput=${(event) => type(event.target.value)} /></label>` : null}
         <p class="buttons">
           <button type="submit" class=${danger ? "danger" : "main"} disabled=${busy || (wanted && typed !== wanted)}>${action}</button>
-          <button type="button" onClick=${onClose}>Leave it</button>
+          <button type="button" onClick=${onClose}>${leave}</button>
         </p>
       </form>
     <//>`;

@@ -7,10 +7,14 @@ export function ProblemText({ problem }) {
     return null;
   }
   const { detail, remedy } = problem;
-  return html`<p class="problem" role="alert"><strong>${detail || problem.message}</strong>${remedy ? ` ${sentence(remedy)}` : ""}</p>`;
+  return html`<p class="problem" role="alert"><strong>${sentence(detail || problem.message)}</strong>${remedy ? ` ${sentence(remedy)}` : ""}</p>`;
 }
 
-// Facts and remedies come without a full stop. They may begin with a name, so their first letter stays as it is.
+const PROGRAMS = ["pgsluice", "psql", "pip", "nats", "libpq", "kubectl", "systemctl", "docker", "gcloud"];
+
+// Facts and remedies come without a capital and a full stop. A name at their beginning stays as it is written.
 export function sentence(text) {
-  return /[.!?]$/.test(text) ? text : `${text}.`;
+  const [word = ""] = /^[a-z]+(?=[ ,:;])/.exec(text) ?? [];
+  const begun = word && !PROGRAMS.includes(word) ? text[0].toUpperCase() + text.slice(1) : text;
+  return /[.!?]$/.test(begun) ? begun : `${begun}.`;
 }

@@ -79,7 +79,7 @@ async function send(url, request) {
   try {
     return await fetch(url, request);
   } catch {
-    throw new Problem({ detail: "the server does not answer", remedy: "see that it runs; groups go on without it" });
+    throw new Problem({ detail: "the server does not answer", remedy: "check that it runs; groups continue without it" });
   }
 }
 

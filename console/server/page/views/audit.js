@@ -21,29 +21,29 @@ export function Audit() {
   const [isRefused, choose] = useState(false);
   const { answer, problem, again } = useAnswer(() => get("/audit", { limit: LIMIT, before, refused: isRefused }), `${isRefused} ${before}`);
   const columns = [
-    { title: "When", cell: ({ entry }) => html`<time datetime=${entry.at}>${clock(entry.at)}</time>` },
-    { title: "Who", cell: ({ entry }) => html`${entry.who} <span class="soft">${entry.role}${entry.client ? `, ${entry.client}` : ""}</span>` },
-    { title: "Did", cell: ({ entry }) => html`<span title=${entry.action}>${spoken(entry.action)}</span>` },
-    { title: "To", wide: true, cell: ({ entry }) => entry.target },
+    { title: "Time", cell: ({ entry }) => html`<time datetime=${entry.at}>${clock(entry.at)}</time>` },
+    { title: "User", cell: ({ entry }) => html`${entry.who} <span class="soft">${entry.role}${entry.client ? `, ${entry.client}` : ""}</span>` },
+    { title: "Action", cell: ({ entry }) => html`<span title=${entry.action}>${spoken(entry.action)}</span>` },
+    { title: "Target", wide: true, cell: ({ entry }) => entry.target },
     { title: "Revision", number: true, cell: ({ entry }) => revisions(entry) },
     { title: "Outcome", cell: ({ entry }) => html`<${Badge} state=${entry.outcome === "done" ? "done" : "error"} says=${entry.times > 1 ? `${entry.outcome}, ${entry.times} times within a minute` : entry.outcome} />` },
     { title: "Reason", cell: ({ entry }) => entry.reason },
   ];
   return html`
-    <div class="title"><h1 tabindex="-1">Audit</h1><p class="soft">Every write, kept for 90 days</p></div>
+    <div class="title"><h1 tabindex="-1">Audit</h1><p class="soft">Every write, retained for 90 days</p></div>
     <p><label class="check"><input type="checkbox" checked=${isRefused} onChange=${(event) => { turn(null); choose(event.target.checked); }} />
-      What was refused, the first of each minute, and how much there was</label></p>
+      Refused writes: the first of each minute, and their number</label></p>
     <p class="buttons"><button onClick=${() => (before === null ? again() : turn(null))}>Newest</button>
       <button disabled=${!answer?.next_before} onClick=${() => turn(answer.next_before)}>Earlier</button></p>
     <${ProblemText} problem=${problem} />
-    ${answer && !answer.entries.length ? html`<p>${isRefused ? "Nothing was refused." : "Nobody has written anything that you may see."}</p>` : null}
+    ${answer && !answer.entries.length ? html`<p>${isRefused ? "No write was refused." : "No entries that you may see."}</p>` : null}
     ${answer?.entries.length ? html`<${Table} caption="Audit" columns=${columns} rows=${answer.entries} keyOf=${({ sequence }) => sequence} />` : null}
     ${(answer?.missing ?? []).map(({ first, last }) => html`<p key=${first} class="soft">${missing(first, last)}</p>`)}`;
 }
 
 function missing(first, last) {
   const entries = first === last ? `Entry ${first} is` : `Entries ${first} to ${last} are`;
-  return `${entries} not there any more: by age, or because somebody removed them in NATS.`;
+  return `${entries} missing: deleted because of their age, or by an administrator of NATS.`;
 }
 
 function revisions({ revision_before: before, revision_after: after }) {

@@ -19,14 +19,14 @@ const EXAMPLE = `tables:
 `;
 
 export function Bench({ group, server }) {
-  return server.values ? html`<${Trying} group=${group} />` : html`<${Blind} what="The bench shows row values" />`;
+  return server.values ? html`<${Trying} group=${group} />` : html`<${Blind} what="A test of rules shows row values" />`;
 }
 
 function linesOf(text) {
   try {
     return text.split("\n").filter((line) => line.trim()).map((line) => parseExact(line));
   } catch {
-    throw new Problem({ detail: "the lines are not JSON", remedy: "give one change a line, as the inspector and the sinks write them" });
+    throw new Problem({ detail: "the lines are not JSON", remedy: "enter one change per line, in the format of the page Messages or of a sink" });
   }
 }
 
@@ -43,14 +43,14 @@ function Trying({ group }) {
   };
   return html`
     <section aria-labelledby="bench">
-      <h2 id="bench">Try rules and routes</h2>
+      <h2 id="bench">Test rules and routes</h2>
       <form onSubmit=${test}>
         <div class="two"><label><span>Rules (YAML)</span><textarea rows="10" spellcheck=${false} placeholder=${EXAMPLE} value=${rules} onInput=${(event) => rule(event.target.value)} /></label>
           <label><span>Routes (YAML)</span><textarea rows="10" spellcheck=${false} value=${routing} onInput=${(event) => route(event.target.value)} /></label></div>
-        <div class="row"><label><span>On the newest changes</span><input type="number" min="1" max="200" value=${sample} onInput=${(event) => many(event.target.value)} /></label>
-          <label><span>of the table or pattern</span><input value=${table} placeholder="any" spellcheck=${false} onInput=${(event) => of(event.target.value.trim())} /></label>
-          <button type="submit" class="main" disabled=${busy}>Try</button></div>
-        <details><summary>Or on changes of your own</summary><label><span>JSON lines</span>
+        <div class="row"><label><span>Number of newest changes</span><input type="number" min="1" max="200" value=${sample} onInput=${(event) => many(event.target.value)} /></label>
+          <label><span>Table or pattern</span><input value=${table} placeholder="any" spellcheck=${false} onInput=${(event) => of(event.target.value.trim())} /></label>
+          <button type="submit" class="main" disabled=${busy}>Test</button></div>
+        <details><summary>Or use your changes</summary><label><span>JSON lines</span>
           <textarea rows="5" spellcheck=${false} value=${lines} onInput=${(event) => give(event.target.value)} /></label></details>
       </form>
       <${ProblemText} problem=${problem} />
@@ -60,14 +60,14 @@ function Trying({ group }) {
 
 function Outcome({ result }) {
   return html`
-    <p role="status">${plural(result.changes.length, "change")} tried.</p>
+    <p role="status">${plural(result.changes.length, "change")} tested.</p>
     ${result.warnings.map((each) => html`<p key=${each} class="worst warning">${each}</p>`)}
     <ol class="trace">${result.changes.map((each, at) => html`<li key=${at}>
       <p><${Operation} name=${each.before.operation} /> ${tableOf(each.before)} <${Badge} state=${each.outcome} /></p>
       <${Steps} steps=${each.steps} />
       <div class="two"><div><h3>Before</h3><${Change} change=${each.before} /></div>
         <div><h3>After</h3>${each.after.length ? each.after.map((after, number) => html`<div key=${number}><p><${Operation} name=${after.operation} /> ${tableOf(after)}</p><${Change} change=${after} /></div>`)
-          : html`<p class="soft">nothing goes on</p>`}</div></div></li>`)}</ol>`;
+          : html`<p class="soft">Dropped: no change is applied.</p>`}</div></div></li>`)}</ol>`;
 }
 
 function Steps({ steps }) {

@@ -3,6 +3,6 @@
 import { html } from "../parts/html.js";
 
 export function Blind({ what }) {
-  return html`<p class="problem">${what}, and this session may not see them. <code>pgsluice token create NAME --values</code> makes a token that may;
-    <code>pgsluice token link NAME</code> lets a browser in with it.</p>`;
+  return html`<p class="problem">${what}, and this session may not see them. To see them, create a token with <code>pgsluice token create NAME --values</code>, then log in
+    with the link that <code>pgsluice token link NAME</code> prints.</p>`;
 }

@@ -19,14 +19,14 @@ export function Group({ group, view, server }) {
   useClock();
   const troubles = troublesOf(view);
   if (!view.status) {
-    return html`<p class="unknown">${view.problem || "This group was not looked at yet."}</p>`;
+    return html`<p class="unknown">${view.problem || "The server has not read this group's state yet."}</p>`;
   }
   const isDraft = view.status.units.every((unit) => unit.state === "draft");
   return html`
-    ${isDraft ? html`<p class="worst">Nothing of this group was started yet: there is its <a href=${href("groups", group, "document")}>document</a> alone.
-      ${server.runs ? "This server starts its processes." : html`Start <code>pgsluice replicator</code> and its workers, or a server with <code>--run</code>.`}</p>` : null}
+    ${isDraft ? html`<p class="worst">No process of this group was started yet. The group has only its <a href=${href("groups", group, "document")}>configuration</a>.
+      ${server.runs ? "This server starts the processes." : html`Start <code>pgsluice replicator</code> and the workers, or a server with <code>--run</code>.`}</p>` : null}
     <${Line} status=${view.status} isOld=${Boolean(view.problem)} groups=${groups} />
-    ${troubles.length ? html`<section aria-label="What is wrong"><ul class="troubles">${troubles.map((each) => html`
+    ${troubles.length ? html`<section aria-label="Problems"><ul class="troubles">${troubles.map((each) => html`
       <li key=${each.subject + each.fact} class="worst ${each.severity}"><strong>${each.subject}:</strong> ${sentence(each.fact)}
         ${each.remedy ? html`<span class="remedy"> ${sentence(each.remedy)}</span>` : null}</li>`)}</ul></section>` : null}
     <${Units} group=${group} view=${view} server=${server} />

@@ -58,6 +58,6 @@ export function Logs({ group, units }) {
         <label class="row"><span>Process</span> <select value=${unit} onChange=${(event) => choose(event.target.value)}>
           ${units.map((each) => html`<option key=${each.unit} value=${each.unit}>${each.unit}</option>`)}</select></label></div>
       <${ProblemText} problem=${problem} />
-      <pre class="log" tabindex="0" aria-label=${`Log of ${unit}`} ref=${place} onScroll=${scrolled}>${lines.join("\n") || "nothing yet"}</pre>
+      <pre class="log" tabindex="0" aria-label=${`Log of ${unit}`} ref=${place} onScroll=${scrolled}>${lines.join("\n") || "No log lines yet."}</pre>
     </section>`;
 }

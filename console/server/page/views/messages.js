@@ -1,4 +1,4 @@
-// What is in a group's stream, message by message; reading disturbs nobody.
+// What is in a group's stream, message by message; reading does not affect the group.
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
@@ -33,8 +33,8 @@ function Inspector({ group, begin }) {
     <section aria-labelledby="messages">
       <h2 id="messages">Messages</h2>
       <form class="row" onSubmit=${(event) => { event.preventDefault(); read(start); }}>
-        <label><span>From a sequence or a time</span>
-          <input value=${start} placeholder="the newest" spellcheck=${false} onInput=${(event) => from(event.target.value.trim())} /></label>
+        <label><span>From a sequence number or a time</span>
+          <input value=${start} placeholder="newest" spellcheck=${false} onInput=${(event) => from(event.target.value.trim())} /></label>
         <label><span>Table or pattern</span>
           <input value=${table} placeholder="any" spellcheck=${false} onInput=${(event) => of(event.target.value.trim())} /></label>
         <button type="submit" class="main" disabled=${busy}>Read</button>
@@ -52,7 +52,7 @@ function Page({ group, page, go }) {
     <p class="buttons"><button disabled=${!messages.length || messages[0].sequence <= first} onClick=${() => go(String(earlier))}>Earlier</button>
       <button disabled=${next === null} onClick=${() => go(String(next))}>Later</button>
       <button onClick=${() => go("")}>Newest</button>
-      <span class="soft" role="status">${shown}; the stream holds ${last >= first ? `${count(first)} to ${count(last)}` : "none"}</span></p>
+      <span class="soft" role="status">${shown}; the stream contains ${last >= first ? `${count(first)} to ${count(last)}` : "no messages"}</span></p>
     <ol class="messages">${messages.map((each) => html`<${Message} key=${each.sequence} group=${group} message=${each} />`)}</ol>`;
 }
 
@@ -60,9 +60,9 @@ function Message({ group, message }) {
   const { sequence, stored_at: stored, stored_bytes: size, chunks, changes, left_out: left, first } = message;
   return html`<li><details>
     <summary><b>${count(sequence)}</b> <span class="soft">${clock(stored)}, ${first}, ${bytes(size)}${chunks > 1 ? ` in ${chunks} chunks` : ""}</span>
-      ${message.tables.map(({ table, changes: number }) => html` <span key=${table} class="chip">${table || "none"} ${number}</span>`)}</summary>
+      ${message.tables.map(({ table, changes: number }) => html` <span key=${table} class="chip">${table || "no table"} ${number}</span>`)}</summary>
     ${changes.map((change, at) => html`<div class="change" key=${at}>
-      <p><${Operation} name=${change.operation} /> ${tableOf(change)} ${change.key ? html`<a href=${traceOf(group, change)}>trace this row</a>` : null}</p>
+      <p><${Operation} name=${change.operation} /> ${tableOf(change)} ${change.key ? html`<a href=${traceOf(group, change)}>Trace this row</a>` : null}</p>
       <${Change} change=${change} /></div>`)}
     ${left ? html`<p class="soft">and ${plural(left, "more change")}</p>` : null}
   </details></li>`;

@@ -24,15 +24,15 @@ export function Subscriptions({ group, server }) {
   const columns = [
     { title: "Receiver", cell: ({ receiver, id }) => html`<span title=${id}>${receiver}</span>` },
     { title: "Owner", cell: ({ owner }) => owner },
-    { title: "What", cell: what },
+    { title: "Events", cell: what },
     { title: "State", cell: ({ state }) => html`<${Badge} state=${state} />` },
-    { title: "Messages behind", number: true, cell: (each) => (isKnown(each.behind_messages) ? count(each.behind_messages) : "not known") },
-    { title: "Why", wide: true, cell: (each) => why(each) },
+    { title: "Lag now, messages", number: true, cell: (each) => (isKnown(each.behind_messages) ? count(each.behind_messages) : "not known") },
+    { title: "Reason", wide: true, cell: (each) => why(each) },
   ];
   if (server.role !== "viewer") {
     columns.push({ title: "", cell: (each) => (each.state === "paused"
-      ? html`<button onClick=${() => order("resume", each, "It goes on where its receiver is")}>Resume</button>`
-      : html`<button onClick=${() => order("pause", each, "Nothing is posted until it is resumed")}>Pause</button>`) });
+      ? html`<button onClick=${() => order("resume", each, "Delivery continues from the receiver's position")}>Resume</button>`
+      : html`<button onClick=${() => order("pause", each, "Delivery is paused until you resume it")}>Pause</button>`) });
   }
   return html`
     <section aria-labelledby="subscriptions">
@@ -51,5 +51,5 @@ function why({ reason, failing_since: since, missed }) {
   if (reason) {
     return `${sentence(reason)}${since ? ` Since ${clock(since)}.` : ""}`;
   }
-  return missed ? `Messages up to ${missed} were gone before they were delivered.` : "";
+  return missed ? `Messages up to ${missed} were removed from the stream before delivery.` : "";
 }

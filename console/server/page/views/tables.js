@@ -17,13 +17,13 @@ const MANY = 12;
 const SHOWN = 100;
 
 const VERBS = {
-  recopy: { title: "Copy again", done: "is to be copied again" },
-  retry: { title: "Retry", done: "is tried again" },
-  remove: { title: "Remove", done: "is to leave the group" },
-  forget: { title: "Forget", done: "is to be forgotten" },
-  pause: { title: "Pause", done: "is to pause: its changes wait in the stream" },
-  resume: { title: "Resume", done: "goes on" },
-  add: { title: "Add", done: "is to join the group" },
+  recopy: { title: "Resync", done: "will be resynced" },
+  retry: { title: "Retry", done: "will be retried" },
+  remove: { title: "Remove", done: "will be removed from the group" },
+  forget: { title: "Forget", done: "will be forgotten" },
+  pause: { title: "Pause", done: "will pause: its changes wait in the stream" },
+  resume: { title: "Resume", done: "will resume" },
+  add: { title: "Add", done: "will be added to the group" },
 };
 
 // What the list says of a table, and what the newest look said of its copy.
@@ -58,8 +58,8 @@ export function Tables({ group, view, server }) {
     { title: "Progress", wide: true, cell: (table) => html`<${Progress} table=${table} />` },
     { title: "Rows", number: true, cell: ({ rows }) => html`<${Known} value=${rows} as=${count} />` },
     { title: "Since", cell: ({ since }) => html`<${Time} at=${since} />` },
-    { title: "Why", cell: ({ origin }) => html`<span class="soft">${origin}</span>` },
-    { title: "Orders", cell: (table) => html`<${Buttons} table=${table} server=${server} order=${order} ask=${ask} />` },
+    { title: "Added by", cell: ({ origin }) => html`<span class="soft">${origin}</span>` },
+    { title: "Actions", cell: (table) => html`<${Buttons} table=${table} server=${server} order=${order} ask=${ask} />` },
   ];
   return html`
     <section aria-labelledby="tables">
@@ -79,11 +79,11 @@ export function Tables({ group, view, server }) {
 function Progress({ table }) {
   const { ranges, ranges_done: done, phase, bytes: size, rows_per_s: speed } = table;
   if (!ranges) {
-    return html`<span class="soft">${phase === "ready" ? "follows the stream" : "nothing to copy"}</span>`;
+    return html`<span class="soft">${phase === "ready" ? "streaming" : "no snapshot to take"}</span>`;
   }
   const share = done / ranges;
-  return html`<progress max="1" value=${share} aria-label=${`Copy of ${table.table}`}>${Math.round(share * 100)} %</progress>
-    <small>${Math.round(share * 100)} %, ${bytes(size)}${isKnown(speed) ? `, ${rate(speed).replace("/s", " rows/s")}` : ""}</small>`;
+  return html`<progress max="1" value=${share} aria-label=${`Snapshot of ${table.table}`}>${Math.round(share * 100)} %</progress>
+    <small>${Math.round(share * 100)} %, ${bytes(size)}${isKnown(speed) ? `, ${rate(speed).replace("/s", " rows/s")} avg of the snapshot` : ""}</small>`;
 }
 
 function More({ table }) {
@@ -94,13 +94,13 @@ function More({ table }) {
 }
 
 function Trouble({ table }) {
-  const again = table.retry === "timed" && table.retry_at ? `It is tried again at ${new Date(table.retry_at).toLocaleTimeString("en-GB")}.` : "";
+  const again = table.retry === "timed" && table.retry_at ? `The next attempt is at ${new Date(table.retry_at).toLocaleTimeString("en-GB")}.` : "";
   return html`<p class="worst error">${sentence(table.error)} <span class="remedy">${table.remedy ? sentence(table.remedy) : ""} ${again}</span></p>`;
 }
 
 function Buttons({ table, server, order, ask }) {
   if (server.role === "viewer") {
-    return html`<span class="soft">none for a viewer</span>`;
+    return html`<span class="soft">None for a viewer</span>`;
   }
   const button = (verb, act) => html`<button class="small" aria-label=${`${VERBS[verb].title}: ${table.table}`} onClick=${act}>${VERBS[verb].title}</button>`;
   return html`<span class="buttons">
@@ -113,8 +113,8 @@ function Buttons({ table, server, order, ask }) {
 
 function OpenOrders({ orders }) {
   return html`<ul class="orders">${orders.map((each) => html`<li key=${each.number}>
-    Order ${each.number}, ${each.verb} ${each.tables.join(", ")}, <${Time} at=${each.ordered_at} />:
-    ${each.taken_at ? " the replicator carries it out" : " waits for the replicator"}</li>`)}</ul>`;
+    Action ${each.number}, ${VERBS[each.verb]?.title ?? each.verb} ${each.tables.join(", ")}, <${Time} at=${each.ordered_at} />:
+    ${each.taken_at ? " the replicator carries it out" : " waits for the replicator"}.</li>`)}</ul>`;
 }
 
 function Joining({ order }) {
@@ -131,16 +131,16 @@ function Joining({ order }) {
 }
 
 function consequences(verb, { table, rows, bytes: size }) {
-  const held = rows ? `${count(rows)} rows (${bytes(size ?? 0)}) when it was copied last` : "how many rows it has is not known";
+  const held = rows ? `${count(rows)} rows (${bytes(size ?? 0)}) at its last snapshot` : "the number of its rows is not known";
   switch (verb) {
     case "pause":
-      return [`Changes of ${table} wait in the stream; other tables go on.`, "None of them is removed before it is applied, so the stream may fill."];
+      return [`Changes of ${table} wait in the stream. Other tables continue.`, "None of them is removed before it is applied, so the stream can fill."];
     case "recopy":
-      return [`Workers empty ${table} at their targets, in the transaction that begins the new copy: ${held}.`, "All rows are read at the source again. Changes of it wait meanwhile; other tables go on."];
+      return [`Workers empty ${table} at their targets, in the transaction that starts the new snapshot: ${held}.`, "All rows are read from the source again. Changes of the table wait until then. Other tables continue."];
     case "remove":
-      return [`${table} is published no more: its changes from now on are in no stream.`, `Targets keep what they hold: ${held}.`, "Added again, it is copied anew."];
+      return [`${table} is no longer published: its future changes are in no stream.`, `Targets keep the rows of the table: ${held}.`, "If you add it again, it gets a new initial snapshot."];
     default:
-      return [`The group knows nothing of ${table} any more, once every worker has applied what there was of it.`, `Targets keep what they hold: ${held}.`];
+      return [`The group forgets ${table} when every worker has applied its last changes.`, `Targets keep the rows of the table: ${held}.`];
   }
 }
 

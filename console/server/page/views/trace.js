@@ -50,8 +50,8 @@ function Tracing({ group, table: begin, keys }) {
           <span aria-hidden="true">=</span>
           <input aria-label="Value" value=${each.value} spellcheck=${false} onInput=${(event) => set(at, { value: event.target.value })} /></fieldset>`)}
         <button type="button" onClick=${() => change([...key, { column: "", value: "" }])}>Another column</button>
-        <button type="submit" class="main" disabled=${busy || !table}>${busy ? "Looking…" : "Trace"}</button></div>
-        <details><summary>The workers' rules and routes, to tell what they dropped</summary>
+        <button type="submit" class="main" disabled=${busy || !table}>${busy ? "Searching…" : "Trace"}</button></div>
+        <details><summary>Rules and routes of the workers, to show which changes they dropped</summary>
           <div class="two"><label><span>Rules (YAML)</span><textarea rows="6" spellcheck=${false} value=${rules} onInput=${(event) => rule(event.target.value)} /></label>
           <label><span>Routes (YAML)</span><textarea rows="6" spellcheck=${false} value=${routing} onInput=${(event) => route(event.target.value)} /></label></div></details>
       </form>
@@ -66,11 +66,11 @@ function told({ xid, committed_at: committed, published_at: published, sequence 
 
 function Found({ trace }) {
   const { changes, searched_from: from, searched_to: to, is_whole: isWhole, more, copied, copy_lsn: lsn } = trace;
-  const found = changes.length ? `${plural(changes.length, "change")} of the row of ${trace.table}` : `No change of that row of ${trace.table}`;
-  const searched = `in messages ${count(from)} to ${count(to)}${isWhole ? ", all that the stream holds" : "; earlier ones were not looked at"}`;
-  const copy = copied ? ` The table's copy: ${copied.replaceAll("_", " ")}${lsn ? `; changes follow it from ${lsn} on` : ""}.` : "";
+  const found = changes.length ? `${plural(changes.length, "change")} of the row of ${trace.table}` : `No change of this row of ${trace.table}`;
+  const searched = `in messages ${count(from)} to ${count(to)}${isWhole ? ", the whole stream" : "; earlier messages were not searched"}`;
+  const copy = copied ? ` Initial snapshot of the table: ${copied.replaceAll("_", " ")}${lsn ? `; changes apply from ${lsn}` : ""}.` : "";
   return html`
-    <p role="status">${`${found} ${searched}${more ? "; there are earlier changes too" : ""}.${copy}`}</p>
+    <p role="status">${`${found} ${searched}${more ? "; earlier changes exist too" : ""}.${copy}`}</p>
     <ol class="trace">${changes.map((each) => html`<li key=${each.position}>
       <p><${Operation} name=${each.operation} /> <code>${each.position}</code> <span class="soft">${told(each)}</span></p>
       <ul class="outcomes">${each.workers.map((worker) => html`<li key=${worker.worker}>${worker.worker} <${Badge} state=${worker.outcome} />
