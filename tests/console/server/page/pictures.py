@@ -37,7 +37,7 @@ def draw_views(window: Browser, shop: LiveShop) -> None:
         visit.log_in()
         visit.open("groups", GROUP)
         visit.page.get_by_role("figure", name="Changes").wait_for()
-        visit.page.get_by_text("1 change was set aside").wait_for()
+        visit.page.get_by_text("1 change is a dead letter").wait_for()
         expect(visit.page.locator(".line").get_by_text("rate not known")).to_have_count(0)
         draw(visit, "group")
         visit.page.get_by_role("button", name="Check", exact=True).click()

@@ -37,7 +37,7 @@ def browsed(group: str, source_database: Database, nats_server: NatsServer) -> I
 def test_a_stranger_is_told_how_to_come_in_and_a_link_lets_one_in_once(window: Browser, served: Served) -> None:
     with visiting(window, served) as visit:
         visit.page.goto(served.address)
-        expect(visit.page.get_by_role("heading", name="A link lets you in")).to_be_visible()
+        expect(visit.page.get_by_role("heading", name="Log in with a link")).to_be_visible()
         expect(visit.page.get_by_text("pgsluice token link", exact=True)).to_be_visible()
         link = served.link()
         visit.page.goto(link)
@@ -55,7 +55,7 @@ def test_a_session_ends_with_its_token(window: Browser, served: Served) -> None:
         visit.log_in("passing")
         served.run_command("token", "revoke", "passing")
         visit.open("audit")
-        expect(visit.page.get_by_role("heading", name="A link lets you in")).to_be_visible()
+        expect(visit.page.get_by_role("heading", name="Log in with a link")).to_be_visible()
 
 
 def test_a_lag_that_grows_is_seen_within_two_seconds(browsed: BrowsedGroup, visit: Visit) -> None:
@@ -77,10 +77,10 @@ def test_a_worker_is_paused_and_goes_on(browsed: BrowsedGroup, visit: Visit) -> 
     visit.open("groups", group)
     page.get_by_role("button", name="Pause worker w").click()
     dialog = page.get_by_role("dialog", name="Pause worker w?")
-    expect(dialog.get_by_text("The source is not held up")).to_be_visible()
+    expect(dialog.get_by_text("The source is not delayed")).to_be_visible()
     dialog.get_by_label("Reason, for the audit").fill("a release")
     dialog.get_by_role("button", name="Pause").click()
-    expect(page.get_by_role("status").get_by_text("Worker w is to pause")).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("Worker w will pause")).to_be_visible()
     expect(page.get_by_role("table", name="Processes").get_by_text("pausing")).to_be_visible(timeout=LIVE_MS)
     record = aside(lambda: desired(browsed.nats, group, "worker.w"))
     assert (record.state, record.by, record.reason) == ("paused", "admin", "a release")
@@ -94,17 +94,17 @@ def test_what_takes_something_away_says_so_and_wants_the_name(browsed: BrowsedGr
     visit.open("groups", group)
     page.get_by_role("button", name="Pause the replicator").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_text("The source keeps its WAL from now on")).to_be_visible()
+    expect(dialog.get_by_text("The source retains its WAL from now on")).to_be_visible()
     expect(dialog.get_by_text("not known here")).to_be_visible()
     confirm = dialog.get_by_role("button", name="Pause", exact=True)
     expect(confirm).to_be_disabled()
-    dialog.get_by_label("Type replicator to go on").fill("replicato")
+    dialog.get_by_label("Type replicator to confirm").fill("replicato")
     expect(confirm).to_be_disabled()
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(page.get_by_role("button", name="Pause the replicator")).to_be_focused()
     page.get_by_role("button", name="Stop worker w").click()
-    page.get_by_label("Type w to go on").fill("w")
+    page.get_by_label("Type w to confirm").fill("w")
     page.get_by_role("dialog").get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_role("table", name="Processes").get_by_text("stopping")).to_be_visible()
 
@@ -122,9 +122,9 @@ def test_letters_are_grouped_replayed_and_discarded(browsed: BrowsedGroup, visit
     page.get_by_role("checkbox", name=f"Select {second} of w").check()
     page.get_by_role("button", name="Discard 1").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_text("1 change of public.t is removed for good")).to_be_visible()
+    expect(dialog.get_by_text("1 change of public.t is removed permanently")).to_be_visible()
     expect(dialog.get_by_role("button", name="Discard")).to_be_disabled()
-    dialog.get_by_label(f"Type {group} to go on").fill(group)
+    dialog.get_by_label(f"Type {group} to confirm").fill(group)
     dialog.get_by_role("button", name="Discard").click()
     expect(page.get_by_role("row", name=second)).to_have_count(0)
     assert aside(lambda: letters_in(browsed.nats, group)) == [(first, True)]
@@ -139,15 +139,15 @@ def test_a_row_is_traced_with_every_digit_and_nothing_in_it_is_markup(browsed: B
     page.locator("summary").last.click()
     expect(page.get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
     expect(page.get_by_text("9007199254740993", exact=True)).to_be_visible()
-    page.get_by_role("link", name="trace this row").click()
+    page.get_by_role("link", name="Trace this row").click()
     expect(page.get_by_role("status").get_by_text("1 change of the row of public.t")).to_be_visible()
     expect(page.get_by_label("Value")).to_have_value("9007199254740993")
     visit.open("groups", group, "rules")
     page.get_by_label("Rules (YAML)").fill(
         "tables: {t: [{type: transform, column: v, parameters: {type: mask, mask_char: '*'}}]}"
     )
-    page.get_by_role("button", name="Try").click()
-    expect(page.get_by_text("2 changes tried.")).to_be_visible()
+    page.get_by_role("button", name="Test", exact=True).click()
+    expect(page.get_by_text("2 changes tested.")).to_be_visible()
     expect(page.get_by_text("passed").first).to_be_visible()
     expect(page.get_by_text("<**************************>").last).to_be_visible()
 
@@ -158,7 +158,7 @@ def test_whoever_may_not_see_values_or_order_anything_is_told(window: Browser, s
     with visiting(window, served) as visit:
         visit.log_in("onlooker")
         visit.open("groups", group)
-        expect(visit.page.get_by_role("table", name="Processes").get_by_text("none for a viewer").first).to_be_visible()
+        expect(visit.page.get_by_role("table", name="Processes").get_by_text("None for a viewer").first).to_be_visible()
         expect(visit.page.get_by_role("button", name="Pause worker w")).to_have_count(0)
         visit.open("groups", group, "messages")
         expect(visit.page.get_by_text("this session may not see them")).to_be_visible()
@@ -172,7 +172,7 @@ def test_a_page_outlives_its_server(
         visit.log_in()
         expect(visit.page.get_by_text("live", exact=True)).to_be_visible()
         served.kill()
-        expect(visit.page.get_by_text("connection lost, trying again")).to_be_visible()
+        expect(visit.page.get_by_text("connection lost, connecting again")).to_be_visible()
         served.start()
         expect(visit.page.get_by_text("live", exact=True)).to_be_visible()
         lag = visit.page.get_by_role("article", name=f"Group {browsed.name}").locator(".workers .lag")
@@ -218,7 +218,7 @@ def test_every_view_is_accessible_and_fits_its_window(
     browsed.set_aside(1, 2)
     with visiting(window, served, size, theme) as visit:
         visit.page.goto(served.address)
-        visit.page.get_by_role("heading", name="A link lets you in").wait_for()
+        visit.page.get_by_role("heading", name="Log in with a link").wait_for()
         found = {"login": (visit.findings(), visit.overflow())}
         visit.log_in()
         group = ("groups", browsed.name)

@@ -36,22 +36,22 @@ def test_a_pipeline_is_written_asked_to_run_and_deleted(visit: Visit, place: Pla
     visit.open("pipelines")
     page.get_by_role("button", name="New pipeline").click()
     page.get_by_label("Name", exact=True).fill(group)
-    text = page.get_by_label("YAML, as a pipelines file has it under the name")
+    text = page.get_by_label("YAML, the keys of this pipeline as in a pipelines file")
     text.fill(YAML.replace("analytics.t", "public.users"))
-    page.get_by_role("button", name="Write it").click()
+    page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("may not fill public.users")).to_be_visible()
     text.fill(YAML + SCHEDULE)
-    page.get_by_role("button", name="Write it").click()
+    page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", name=group, exact=True)).to_be_visible()
-    expect(page.get_by_text("It has not run yet.")).to_be_visible()
+    expect(page.get_by_text("This pipeline has not run yet.")).to_be_visible()
     expect(page.get_by_text("*/15 * * * * Europe/Berlin", exact=True)).to_be_visible()
-    expect(page.get_by_text("nobody executes it")).to_be_visible()
-    page.get_by_role("button", name="What would be read").click()
+    expect(page.get_by_text("no scheduler runs it")).to_be_visible()
+    page.get_by_role("button", name="Preview a run").click()
     expect(page.get_by_text("9 rows in 1 batch")).to_be_visible()
     page.get_by_role("button", name="Run now").click()
     page.get_by_role("dialog").get_by_role("button", name="Run").click()
     requests = page.get_by_role("table", name="Requests")
-    expect(requests).to_contain_text("a run, by a person")
+    expect(requests).to_contain_text("run, by a user")
     with place.served.client() as client:
         [request] = client.get(f"/pipelines/{group}/runs").json()["requests"]
     assert aside(lambda: place.run(group, request["id"])) == 0
@@ -60,7 +60,7 @@ def test_a_pipeline_is_written_asked_to_run_and_deleted(visit: Visit, place: Pla
     expect(row).to_contain_text(re.compile(r"plan\s\S+\sm?s, read\s\S+\sm?s"))
     assert (visit.findings(), visit.overflow()) == ([], 0)
     page.get_by_role("button", name="Delete").click()
-    page.get_by_label(f"Type {group} to go on").fill(group)
+    page.get_by_label(f"Type {group} to confirm").fill(group)
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", name="Pipelines")).to_be_visible()
     expect(page.get_by_role("link", name=group, exact=True)).to_have_count(0)
@@ -75,7 +75,7 @@ def test_what_is_left_of_a_run_is_paused_resumed_and_cancelled(visit: Visit, pla
     expect(page.get_by_role("table", name="Runs").get_by_text("failed", exact=True)).to_be_visible()
     assert visit.overflow() == 0
     page.get_by_role("button", name="Pause").click()
-    expect(page.get_by_text("paused: none begins a run")).to_be_visible()
+    expect(page.get_by_text("paused: no run starts")).to_be_visible()
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.get_by_role("button", name="Cancel run 1").click()
@@ -103,11 +103,11 @@ def test_whoever_was_slower_overwrites_nobody(visit: Visit, place: Place, group:
         visit.open("pipelines", group)
         page.get_by_role("button", name="Edit").click()
         assert place.put(client, group, client.get(f"/pipelines/{group}").headers["etag"], tasks=2).status_code == 200
-        expect(page.get_by_text("Somebody was faster")).to_be_visible()
-        expect(page.get_by_role("button", name="Write it")).to_be_disabled()
-        page.get_by_role("button", name="Write over it").click()
-        page.get_by_role("button", name="Write it").click()
-        expect(page.get_by_label("the document", exact=True)).not_to_contain_text("tasks")
+        expect(page.get_by_text("Another user was faster")).to_be_visible()
+        expect(page.get_by_role("button", name="Save")).to_be_disabled()
+        page.get_by_role("button", name="Overwrite it").click()
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_label("the configuration", exact=True)).not_to_contain_text("tasks")
 
 
 def test_a_viewer_looks_only(window: Browser, place: Place, group: str) -> None:
@@ -117,6 +117,6 @@ def test_a_viewer_looks_only(window: Browser, place: Place, group: str) -> None:
     with visiting(window, place.served) as visit:
         visit.log_in(f"looks-{group}")
         visit.open("pipelines", group)
-        expect(visit.page.get_by_text("It has not run yet.")).to_be_visible()
+        expect(visit.page.get_by_text("This pipeline has not run yet.")).to_be_visible()
         for name in ("Run now", "Edit", "Delete"):
             expect(visit.page.get_by_role("button", name=name)).to_have_count(0)

@@ -16,9 +16,9 @@ def test_who_logs_out_is_out_also_after_loading_again(window: Browser, served: S
     with visiting(window, served) as visit:
         visit.log_in()
         visit.page.get_by_role("button", name="Log out").click()
-        expect(visit.page.get_by_role("heading", name="A link lets you in")).to_be_visible()
+        expect(visit.page.get_by_role("heading", name="Log in with a link")).to_be_visible()
         visit.page.reload()
-        expect(visit.page.get_by_role("heading", name="A link lets you in")).to_be_visible()
+        expect(visit.page.get_by_role("heading", name="Log in with a link")).to_be_visible()
         assert visit.page.context.cookies() == []
 
 
@@ -44,6 +44,6 @@ def test_what_was_refused_is_in_the_audit_when_it_is_asked_for(served: Served, v
     row = visit.page.get_by_role("row").filter(has_text="seen-refused")
     expect(visit.page.get_by_role("heading", name="Audit")).to_be_visible()
     expect(row).to_have_count(0)
-    visit.page.get_by_label("What was refused").check()
+    visit.page.get_by_label("Refused writes").check()
     expect(row).to_contain_text("this role may not do it")
     assert visit.findings() == []

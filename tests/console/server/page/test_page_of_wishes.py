@@ -70,10 +70,10 @@ def test_a_document_alone_is_a_group_of_drafts(visit: Visit, written: str) -> No
     expect(card.get_by_text("draft").first).to_be_visible()
     expect(card.get_by_text("lake")).to_be_visible()
     visit.open("groups", written)
-    expect(visit.page.get_by_text("Nothing of this group was started yet")).to_be_visible()
+    expect(visit.page.get_by_text("No process of this group was started yet")).to_be_visible()
     row = visit.page.get_by_role("row", name="lake")
     expect(row.get_by_text("draft")).to_be_visible()
-    expect(row.get_by_text("it was never started.")).to_be_visible()
+    expect(row.get_by_text("It was never started.")).to_be_visible()
 
 
 def test_a_document_that_names_what_it_may_not_says_so(visit: Visit, nats_server: NatsServer, group: str) -> None:
@@ -86,12 +86,12 @@ def test_a_document_that_names_what_it_may_not_says_so(visit: Visit, nats_server
 def test_a_document_is_planned_and_applied_with_its_history(visit: Visit, served: Served, written: str) -> None:
     page = visit.page
     visit.open("groups", written, "document")
-    expect(page.get_by_label("the document", exact=True)).to_contain_text('check-interval: "20s"')
+    expect(page.get_by_label("the configuration", exact=True)).to_contain_text('check-interval: "20s"')
     page.get_by_role("button", name="Edit", exact=True).click()
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
     edit(page, '"20s"', '"30s"')
     page.get_by_role("button", name="Plan").click()
-    change = page.get_by_role("table", name="What would change").get_by_role("row", name="check-interval")
+    change = page.get_by_role("table", name="Planned changes").get_by_role("row", name="check-interval")
     expect(change).to_contain_text(re.compile('"20s".*"30s"'))
     edit(page, '"30s"', '"40s"')
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
@@ -101,7 +101,7 @@ def test_a_document_is_planned_and_applied_with_its_history(visit: Visit, served
     expect(dialog.get_by_text("1 setting of group")).to_contain_text("check-interval")
     dialog.get_by_label("Reason, for the audit").fill("slower is enough")
     dialog.get_by_role("button", name="Apply").click()
-    expect(page.get_by_label("the document", exact=True)).to_contain_text('"40s"')
+    expect(page.get_by_label("the configuration", exact=True)).to_contain_text('"40s"')
     assert '"40s"' in shown(served, written)
     history = page.get_by_role("table", name="History")
     expect(history.get_by_role("row")).to_have_count(3)
@@ -117,30 +117,30 @@ def test_whoever_was_slower_is_told_and_loses_nothing(visit: Visit, served: Serv
     page.get_by_role("button", name="Plan").click()
     page.get_by_role("button", name="Apply").click()
     put(served, written, "50s")  # while the question is open
-    expect(page.get_by_text("Somebody was faster")).to_be_visible()
+    expect(page.get_by_text("Another user was faster")).to_be_visible()
     page.get_by_role("dialog").get_by_role("button", name="Apply").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert "mirror" not in shown(served, written)
     text = page.get_by_label("YAML, with secrets as references")
     expect(text).to_have_value(re.compile("mirror=postgres"))
     expect(page.get_by_role("button", name="Apply")).to_be_disabled()
-    page.get_by_role("button", name="Go on from what there is now").click()
+    page.get_by_role("button", name="Continue from the current revision").click()
     page.get_by_role("button", name="Plan").click()
-    changes = page.get_by_role("table", name="What would change")
+    changes = page.get_by_role("table", name="Planned changes")
     expect(changes.get_by_role("row", name="check-interval")).to_contain_text(re.compile('"50s".*"20s"'))
     edit(page, '"20s"', '"50s"')
     page.get_by_role("button", name="Plan").click()
     expect(changes.get_by_role("row")).to_have_count(2)
     page.get_by_role("button", name="Apply").click()
     page.get_by_role("dialog").get_by_role("button", name="Apply").click()
-    expect(page.get_by_label("the document", exact=True)).to_contain_text("mirror=postgres")
+    expect(page.get_by_label("the configuration", exact=True)).to_contain_text("mirror=postgres")
     assert '"50s"' in shown(served, written)
 
 
 def test_a_document_of_a_new_group_is_made_and_deleted(visit: Visit, served: Served, group: str) -> None:
     page = visit.page
     visit.open("documents")
-    page.get_by_role("button", name="New document").click()
+    page.get_by_role("button", name="New configuration").click()
     page.get_by_label("YAML, with secrets as references").fill(f"group: {group}\npassword: m4rk3r\n")
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_text("holds a secret that is written out")).to_be_visible()
@@ -149,11 +149,11 @@ def test_a_document_of_a_new_group_is_made_and_deleted(visit: Visit, served: Ser
     page.get_by_role("button", name="Apply").click()
     page.get_by_role("dialog").get_by_role("button", name="Apply").click()
     expect(page.get_by_role("heading", name=group, exact=True)).to_be_visible()
-    expect(page.get_by_label("the document", exact=True)).to_contain_text("${SOURCE_PASSWORD}")
+    expect(page.get_by_label("the configuration", exact=True)).to_contain_text("${SOURCE_PASSWORD}")
     page.get_by_role("button", name="Delete").click()
-    page.get_by_label(f"Type {group} to go on").fill(group)
+    page.get_by_label(f"Type {group} to confirm").fill(group)
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.get_by_text("There is no such group on this NATS")).to_be_visible()
+    expect(page.get_by_text("No group with this name is on this NATS server")).to_be_visible()
     with served.client() as client:
         assert client.get(f"/groups/{group}/document").status_code == 404
 
@@ -166,8 +166,8 @@ def test_whoever_is_no_admin_plans_and_does_not_apply(window: Browser, served: S
         visit.page.get_by_role("button", name="Edit", exact=True).click()
         edit(visit.page, '"20s"', '"30s"')
         visit.page.get_by_role("button", name="Plan").click()
-        expect(visit.page.get_by_role("table", name="What would change")).to_be_visible()
-        expect(visit.page.get_by_text("applying is for an admin")).to_be_visible()
+        expect(visit.page.get_by_role("table", name="Planned changes")).to_be_visible()
+        expect(visit.page.get_by_text("Only an admin can apply")).to_be_visible()
         expect(visit.page.get_by_role("button", name="Apply")).to_have_count(0)
 
 
@@ -199,16 +199,16 @@ def test_alerts_are_set_and_silenced(browsed: BrowsedGroup, visit: Visit) -> Non
     page = visit.page
     visit.open("groups", browsed.name)
     alerts = page.get_by_role("region", name="Alerts")
-    expect(alerts.get_by_text("worker w is 400 s behind.")).to_be_visible()
-    expect(alerts.get_by_text("Told by replicator h:1.")).to_be_visible()
+    expect(alerts.get_by_text("Worker w is 400 s behind.")).to_be_visible()
+    expect(alerts.get_by_text("Alerts are sent by replicator h:1.")).to_be_visible()
     alerts.get_by_role("button", name="Change alerts").click()
     dialog = page.get_by_role("dialog", name="Change alerts")
-    dialog.get_by_label("Seconds that a worker may be behind").fill("900")
-    dialog.get_by_label("Webhook, as a variable of the processes").fill("https://hooks.example.com/x")
-    dialog.get_by_role("button", name="Set").click()
+    dialog.get_by_label("Lag of a worker above which an alert is raised").fill("900")
+    dialog.get_by_label("Webhook, as a reference to a variable of the processes").fill("https://hooks.example.com/x")
+    dialog.get_by_role("button", name="Save").click()
     expect(page.get_by_role("alert").get_by_text("webhook is no reference to a variable for alerts")).to_be_visible()
-    dialog.get_by_label("Webhook, as a variable of the processes").fill("${ALERT_URL}")
-    dialog.get_by_role("button", name="Set").click()
+    dialog.get_by_label("Webhook, as a reference to a variable of the processes").fill("${ALERT_URL}")
+    dialog.get_by_role("button", name="Save").click()
     expect(alerts.get_by_text("Sent to ${ALERT_URL}.")).to_be_visible()
     alerts.get_by_role("button", name="Silence lag, w").click()
     silencing = page.get_by_role("dialog", name="Silence lag, w?")
@@ -228,7 +228,7 @@ def test_a_test_of_alerts_is_sent_and_its_outcome_told(browsed: BrowsedGroup, vi
         visit.open("groups", browsed.name)
         alerts = visit.page.get_by_role("region", name="Alerts")
         alerts.get_by_role("button", name="Send a test").click()
-        expect(alerts.get_by_role("status")).to_have_text("The webhook took it.")
+        expect(alerts.get_by_role("status")).to_have_text("The webhook accepted the test.")
         assert [each["alert"] for request in receiver.requests for each in request.objects] == ["test"]
 
 
@@ -243,7 +243,7 @@ def test_a_worker_shows_its_newest_batches_and_what_held_them_up(browsed: Browse
     expect(page.get_by_role("heading", name="Worker w")).to_be_visible()
     rows = page.get_by_role("table", name="Newest batches").get_by_role("row")
     expect(rows).to_have_count(3)
-    expect(rows.nth(1)).to_contain_text(re.compile("copied rows.*2 failed attempts.*target.*the target does not answer"))
+    expect(rows.nth(1)).to_contain_text(re.compile("snapshot rows.*2 failed attempts.*target.*The target does not answer"))
     expect(rows.nth(2)).to_contain_text("1,200")
     assert (visit.findings(), visit.overflow()) == ([], 0)
 
@@ -252,15 +252,15 @@ def test_what_waits_behind_a_letter_is_counted_and_listed(browsed: BrowsedGroup,
     [first, second, third] = aside(lambda: publish_letters(browsed.nats, browsed.name, 1, 2, 3, row=5))
     page = visit.page
     visit.open("groups", browsed.name, "letters")
-    page.get_by_role("button", name=f"2 letters behind {first}").click()
-    dialog = page.get_by_role("dialog", name=f"Behind letter {first}")
-    expect(dialog.get_by_text("2 letters wait: 2 of public.t.")).to_be_visible()
+    page.get_by_role("button", name=f"2 changes blocked by {first}").click()
+    dialog = page.get_by_role("dialog", name=f"Blocked by dead letter {first}")
+    expect(dialog.get_by_text("2 blocked changes: 2 of public.t.")).to_be_visible()
     for position in (second, third):
         expect(dialog.get_by_role("row", name=position)).to_be_visible()
     page.keyboard.press("Escape")
     page.get_by_role("checkbox", name=f"Select {first} of w").check()
     page.get_by_role("button", name="Discard 1").click()
-    expect(page.get_by_role("dialog").get_by_text("Behind it 2 letters wait")).to_be_visible()
+    expect(page.get_by_role("dialog").get_by_text("It blocks 2 later changes")).to_be_visible()
 
 
 def test_a_subscription_is_shown_with_what_is_wrong_and_paused_and_resumed(visit: Visit, browsed: BrowsedGroup) -> None:

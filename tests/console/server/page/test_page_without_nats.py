@@ -28,7 +28,7 @@ def test_no_state_is_shown_that_nobody_knows(window: Browser, tmp_path: Path) ->
             nats.kill()
             expect(card.locator("header .badge")).to_have_text("not known", timeout=AWAY_MS)
             expect(card.locator(".line .badge").first).to_have_text("not known")
-            expect(card.get_by_text("what is shown is of 20")).to_be_visible()
+            expect(card.get_by_text("This state is from 20")).to_be_visible()
             expect(visit.page.get_by_text("1 not known")).to_be_visible()
             nats.start()
             expect(card.locator("header .badge")).to_have_text("draft", timeout=AWAY_MS)
