@@ -58,7 +58,7 @@ export function Tables({ group, view, server }) {
     { title: "Progress", wide: true, cell: (table) => html`<${Progress} table=${table} />` },
     { title: "Rows", number: true, cell: ({ rows }) => html`<${Known} value=${rows} as=${count} />` },
     { title: "Since", cell: ({ since }) => html`<${Time} at=${since} />` },
-    { title: "Added by", cell: ({ origin }) => html`<span class="soft">${origin}</span>` },
+    { title: "Origin", cell: ({ origin }) => html`<span class="soft">${origin}</span>` },
     { title: "Actions", cell: (table) => html`<${Buttons} table=${table} server=${server} order=${order} ask=${ask} />` },
   ];
   return html`
