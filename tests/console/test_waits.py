@@ -42,7 +42,7 @@ NAMED = "waiting for processes of the group"
 
 ORDERED_TABLES = {
     f"tables {verb}": ("tables", verb, "t", *more, "--wait")
-    for verb, *more in (("add",), ("remove",), ("recopy",), ("retry",), ("forget", "--yes"))
+    for verb, *more in (("add",), ("remove",), ("resync",), ("retry",), ("forget", "--yes"))
 }
 OF_THE_REPLICATOR = ORDERED_TABLES | {
     "search reindex": ("search", "reindex", "t", "--worker", "letters", "--all-workers", "--wait"),
@@ -312,7 +312,7 @@ def test_an_order_about_tables_is_refused_where_no_replicator_carries_it_out(wai
     publication = publication_of_worker("origin/nats")
     record = GroupRecord(waited.name, "1", 1, "d", publication, 0, "", "", now())
     waited.ask(lambda bucket: bucket.put(GROUP_KEY, record))
-    with waited.command("tables", "recopy", "t", "--wait", LONG) as process:
+    with waited.command("tables", "resync", "t", "--wait", LONG) as process:
         assert process.wait() == 2
         assert "worker 'nats' of group 'origin' publishes group" in process.log()
     assert waited.ask(lambda bucket: ORDERS.load(bucket)).orders == ()

