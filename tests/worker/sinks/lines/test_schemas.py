@@ -211,8 +211,8 @@ def test_examples_of_lines_in_the_documents_fit() -> None:
         examples = [each for block in blocks for each in objects_in(block)]
         if examples:
             found[path.name] = examples
-    counts = {name: len(examples) for name, examples in found.items()}
-    assert counts == {"lines.md": 6, "sink-stdout.md": 1, "migrating-from-pg_flo.md": 1}
+    assert found.keys() >= {"lines.md", "sink-stdout.md", "migrating-from-pg_flo.md"}
+    assert {format_of(each) for each in found["lines.md"]} == set(MARKS.values())
     assert [misfit for examples in found.values() for each in examples for misfit in misfits(format_of(each), each)] == []
 
 
