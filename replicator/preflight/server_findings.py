@@ -150,9 +150,7 @@ def _kept_wal(server: ServerSettings, facts: SourceFacts) -> Iterator[Finding]:
         if facts.provider is Provider.AZURE:
             yield _finding(check, Severity.WARNING, fact, "nobody can set it at Azure: watch the server's storage")
         else:
-            yield _finding(
-                check, Severity.WARNING, fact, f"bound it, by what the disk has room for: {cure.remedy}", cure.statements
-            )
+            yield _finding(check, Severity.WARNING, fact, f"limit it to what the disk can hold: {cure.remedy}", cure.statements)
     elif server.kept_mb == 0:
         fact = f"{name} is 0: a slot is lost at the first checkpoint after its replicator lags"
         yield _finding(check, Severity.ERROR, fact, cure.remedy, cure.statements)

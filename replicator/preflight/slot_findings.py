@@ -68,7 +68,12 @@ class GroupLook:
             try:
                 check_slot(slot, self._facts)
             except TransientError as error:
-                self.found.note("source-slot-in-use", Severity.INFO, error.fact, "nothing, when it is this group's replicator")
+                self.found.note(
+                    "source-slot-in-use",
+                    Severity.INFO,
+                    error.fact,
+                    "no action is needed if the process is this group's replicator",
+                )
         if slot.wal_status == "unreserved":
             fact = f"replication slot {slot.name} needs WAL that the source removes at its next checkpoint (unreserved)"
             self.found.note(

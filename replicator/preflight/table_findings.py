@@ -193,7 +193,7 @@ def _not_sent(facts: SourceFacts, shapes: Sequence[_Shape]) -> Iterator[Finding]
             "source-toasted-columns",
             Severity.INFO,
             Subject.SOURCE,
-            "large values that an UPDATE leaves as they are do not come with it, which matters to sinks that want whole rows and"
-            f" to filters: {listed(toasted)}",
-            "where it matters: ALTER TABLE … REPLICA IDENTITY FULL, which makes the WAL larger",
+            "PostgreSQL does not send TOAST values (large values) that an UPDATE does not change; filters, and sinks that need"
+            f" whole rows, lack them: {listed(toasted)}",
+            "if that matters, ALTER TABLE … REPLICA IDENTITY FULL, which makes the WAL larger",
         )

@@ -132,7 +132,7 @@ class _Examination:
                 self._found.note("nats-max-payload", Severity.WARNING, fact, "set max_payload: 1MB in its configuration")
             if self._stream.replicas == 1:
                 fact = "with stream-replicas: 1 a power cut can lose what NATS acknowledged in the two minutes before"
-                remedy = "jetstream { sync_interval: always } in the server's configuration, or three replicas"
+                remedy = "set jetstream { sync_interval: always } in the server's configuration, or use three replicas"
                 self._found.note("nats-sync-interval", Severity.INFO, fact, remedy)
         except PgsluiceError as error:
             self._found.take([Finding.of(error, "nats-interrupted", Subject.NATS)])
