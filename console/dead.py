@@ -131,9 +131,9 @@ async def _wait_for_outcome(stream: DeadLetterStream, bucket: StateBucket, asked
     async def look() -> Sequence[str] | None:
         nonlocal left
         left = [stored for stored in await stream.letters() if (stored.letter.worker, stored.letter.position) in places]
-        queued = {stored.letter.worker for stored in left if stored.is_queued}
-        if not queued and await stream.state() is None:  # a stream that is removed while it is read gives a part of it
+        if not left and await stream.state() is None:
             raise TerminalError(f"stream {stream.name} is gone, and the dead letters with it", "nothing is waited for any more")
+        queued = {stored.letter.worker for stored in left if stored.is_queued}
         return sorted(worker_unit(worker) for worker in queued - {RUNS}) if queued else None
 
     wait = UnitWait(bucket, undone="and has not replayed the dead letters", stays=_STAYS, wait_s=wait_s)

@@ -30,25 +30,13 @@ T = TypeVar("T")
 
 REQUIRED = "required"
 
-USUAL = frozenset(
-    {
-        *(
-            "config",
-            "group",
-            "nats-url",
-            "name",
-            "metrics-listen",
-            "listen",
-            "rules-config",
-            "routing-config",
-            "pipelines-config",
-        ),
-        *("source-url", "host", "dbname", "user", "password", "tables", "copy-and-stream", "track-ddl"),
-        *("target-url", "target-host", "target-dbname", "target-user", "target-password", "ddl", "format"),
-        *("file-output-dir", "webhook-url", "kafka-brokers", "kafka-topic", "nats-stream", "search-url", "search-index"),
-    }
+USUAL = (
+    {"config", "group", "nats-url", "name", "metrics-listen", "listen", "rules-config", "routing-config", "pipelines-config"}
+    | {"source-url", "host", "dbname", "user", "password", "tables", "copy-and-stream", "track-ddl"}
+    | {"target-url", "target-host", "target-dbname", "target-user", "target-password", "ddl", "format"}
+    | {"file-output-dir", "webhook-url", "kafka-brokers", "kafka-topic", "nats-stream", "search-url", "search-index"}
 )
-"""The options that ``--help`` lists, beside those that a command requires; ``--help-all`` lists all of them."""
+"""The options that ``--help`` lists, in addition to those that a command requires. ``--help-all`` lists all of them."""
 
 _REPEATABLE = (Kind.LIST, Kind.PAIRS)
 _FLAGS = "pgsluice.flags"
@@ -157,7 +145,7 @@ def confirm(command: str, question: str) -> None:
         raise UsageError("nothing was removed", "answer y, or give --yes")
 
 
-def show_all_options(context: click.Context) -> str:
+def whole_help(context: click.Context) -> str:
     """Returns the help text that ``--help-all`` prints."""
     context.meta[_SHOWS_ALL] = True
     return context.get_help()
@@ -175,6 +163,8 @@ class _Flag(click.Option):
 
 
 class _HelpAllFlag(click.Option):
+    """``--help-all``, which help lists where it has more to show."""
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         others = [each for each in ctx.command.params if isinstance(each, _Flag) and not each.is_usual]
         return ("--help-all", f"Show {len(others)} more options.") if others and _SHOWS_ALL not in ctx.meta else None
@@ -182,7 +172,7 @@ class _HelpAllFlag(click.Option):
 
 def _print_all(context: click.Context, parameter: click.Parameter, is_given: bool) -> None:
     if is_given and not context.resilient_parsing:
-        click.echo(show_all_options(context), color=context.color)
+        click.echo(whole_help(context), color=context.color)
         context.exit()
 
 

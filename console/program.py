@@ -80,7 +80,10 @@ _SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "apply": ("pgsluice.console.documents.documents_command", "apply", "Apply group configurations from YAML files."),
         "export": ("pgsluice.console.documents.documents_command", "export", "Export group configurations as YAML."),
     },
-    "Shell": {"completion": ("pgsluice.console.shell.shell_commands", "completion", "Print the completion script of a shell.")},
+    "Shell": {
+        "completion": ("pgsluice.console.shell.shell_commands", "completion", "Print the completion script of a shell."),
+        "version": ("pgsluice.console.shell.shell_commands", "version", "Show the program's version."),
+    },
 }
 """Section of the help → command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
 
@@ -120,11 +123,8 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in _SECTIONS.items():
-            rows = [(name, summary) for name, (_, _, summary) in commands.items()]
-            if title == "Shell":
-                rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
             with formatter.section(title):
-                formatter.write_dl(rows, col_max=16)
+                formatter.write_dl([(name, summary) for name, (_, _, summary) in commands.items()])
 
 
 def _meant(close: list[str]) -> str:
@@ -133,7 +133,9 @@ def _meant(close: list[str]) -> str:
 
 def _version_option(context: click.Context, parameter: click.Parameter, given: bool) -> None:
     if given:
-        _show_version()
+        from pgsluice.console.shell.shell_commands import version
+
+        context.invoke(version)
         context.exit()
 
 
@@ -148,22 +150,6 @@ def program() -> None:
     Every flag is also an environment variable (--nats-url: PGSLUICE_NATS_URL) and a key of the YAML file (nats-url:). The
     flag wins over the variable, the variable over the file, the file over the default.
     """
-
-
-@program.command()
-def version() -> None:
-    """Show the program's version."""
-    _show_version()
-
-
-def _show_version() -> None:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed_version
-
-    try:
-        click.echo(f"pgsluice {installed_version('pgsluice')}")
-    except PackageNotFoundError:
-        raise TerminalError("the version is not known: pgsluice is not installed as a package", "pip install it") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -22,7 +22,7 @@ from pygments.formatters import HtmlFormatter
 
 import pgsluice
 from pgsluice import testing
-from pgsluice.console.flags import known_options, settings_by_command, show_all_options
+from pgsluice.console.flags import known_options, settings_by_command, whole_help
 from pgsluice.console.program import program
 from pgsluice.shared.config import options_of
 from pgsluice.shared.config.option import Option
@@ -214,7 +214,7 @@ def _below(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 
 def _command_section(path: str, context: click.Context) -> str:
-    return f"## {path}\n\n```text\n{inspect.cleandoc(show_all_options(context))}\n```\n"
+    return f"## {path}\n\n```text\n{inspect.cleandoc(whole_help(context))}\n```\n"
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import signal
@@ -57,6 +58,24 @@ def test_a_server_may_be_of_an_older_version(postgres_of: Callable[[int], Postgr
 def test_rows_without_columns_are_rows(source_database: Database) -> None:
     assert source_database.execute("SELECT FROM generate_series(1, 2)") == [(), ()]
     assert source_database.execute("CREATE TABLE t ()") == []
+
+
+def test_a_statement_finds_its_session_as_a_new_one(source_database: Database) -> None:
+    source_database.execute("CREATE TABLE shown (v text)")
+    source_database.execute("SET search_path = pg_catalog; SET ROLE pg_monitor; CREATE TEMP TABLE shown (other int); LISTEN news")
+    source_database.execute("PREPARE left_behind AS SELECT 1; SELECT pg_advisory_lock(7)")
+    asked = (
+        "SELECT current_user, current_setting('search_path'), (SELECT count(*) FROM pg_prepared_statements),"
+        " (SELECT count(*) FROM pg_listening_channels()), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),"
+        " (SELECT column_name FROM information_schema.columns WHERE table_name = 'shown')::text"
+    )
+    assert source_database.execute(asked) == [("postgres", '"$user", public', 0, 0, 0, "v")]
+
+
+def test_a_statement_that_fails_costs_its_session_and_no_later_statement(source_database: Database) -> None:
+    with pytest.raises(psycopg.Error):
+        source_database.execute("SET search_path = pg_catalog; SELECT 1 / 0")
+    assert source_database.execute("SHOW search_path") == [('"$user", public',)]
 
 
 def test_a_dropped_database_takes_its_slots_along(postgres: PostgresServer) -> None:
@@ -256,6 +275,9 @@ def test_a_program_that_ends_early_is_reported_with_its_log() -> None:
 def test_waiting_names_what_did_not_happen() -> None:
     with pytest.raises(DeadlineError, match="the moon: not within"):
         wait_until(lambda: False, deadline_s=0.05, what="the moon")
+    looks = itertools.count()
+    with pytest.raises(DeadlineError, match=r"after \d looks: not within"):
+        wait_until(lambda: next(looks) < 0, deadline_s=0.05, what=lambda: f"after {next(looks)} looks", interval_s=0.01)
 
 
 def test_a_cluster_of_nats_servers_survives_its_leaders(nats_cluster: NatsCluster, group: str) -> None:

@@ -34,16 +34,16 @@ def wait_until(
     condition: Callable[[], T | None],
     *,
     deadline_s: float = LONGEST_S,
-    what: str = "the condition",
+    what: str | Callable[[], str] = "the condition",
     interval_s: float | None = None,
 ) -> T:
     """Calls ``condition`` until it returns something true, and returns that; raises DeadlineError after ``deadline_s``. It is
-    called each ``interval_s``, or more seldom the longer it takes."""
+    called each ``interval_s``, or more seldom the longer it takes. ``what`` may be found out at the end."""
     end = time.monotonic() + deadline_s
     intervals = _intervals(interval_s)
     while not (result := condition()):
         if time.monotonic() >= end:
-            raise DeadlineError(f"{what}: not within {deadline_s:g} s")
+            raise DeadlineError(f"{what() if callable(what) else what}: not within {deadline_s:g} s")
         time.sleep(next(intervals))
     return result
 

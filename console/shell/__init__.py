@@ -1,1 +1,1 @@
-"""What a person meets first at the terminal: examples in help texts, a first configuration file, completion."""
+"""The first steps at a terminal: examples in help texts, a first configuration file, completion, the version."""

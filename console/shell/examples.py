@@ -1,11 +1,10 @@
-"""Calls of each command, which its help text ends with."""
+"""Examples of each command. They end its help text."""
 
 from __future__ import annotations
 
 _UNIT = ("--group orders --worker postgres", "--config pgsluice.yaml --source --reason 'upgrade of the source'")
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "": ("up --source postgres://me@db/shop --target postgres://me@warehouse/shop", "status --config pgsluice.yaml"),
     "up": (
         "--source postgres://me@db/shop --target postgres://me@warehouse/shop",
         "--source postgres://me@db/shop --worker file --file-output-dir out",
@@ -107,4 +106,4 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("orders --nats-url nats://localhost:4222", "--config server.yaml > groups.yaml"),
     "completion": ("bash >> ~/.bashrc", "fish > ~/.config/fish/completions/pgsluice.fish"),
 }
-"""What follows ``pgsluice`` and the command, by the command as it is called."""
+"""Command → the arguments of each example."""

@@ -1,4 +1,4 @@
-"""``pgsluice init`` and ``pgsluice completion``: a first configuration file, and the completion of a shell."""
+"""``pgsluice init``, ``completion`` and ``version``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from pgsluice.shared.errors import UsageError
+from pgsluice.shared.errors import TerminalError, UsageError
 
 FIRST_FILE = """\
 group: orders                       # name that a replicator and its workers share
@@ -55,3 +55,15 @@ def completion(context: click.Context, shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(program.command, {}, "pgsluice", "_PGSLUICE_COMPLETE").source())
+
+
+@click.command()
+def version() -> None:
+    """Show the program's version."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        click.echo(f"pgsluice {installed_version('pgsluice')}")
+    except PackageNotFoundError:
+        raise TerminalError("the version is not known: pgsluice is not installed as a package", "pip install it") from None

@@ -288,18 +288,11 @@ def creates_streams(client: Client) -> bool:
     return not isinstance(client, _Client) or client.creates_streams
 
 
-def denied_lately(client: Client) -> str:
-    """Returns what the server did not permit since the request that is without an answer now, as ``denied_by`` has it; "" for
-    nothing."""
-    if not isinstance(client, _Client) or time.monotonic() - client.denied_at > DENIAL_COUNTS_S:
-        return ""
-    return client.denied
-
-
 def unanswered(client: Client, asked: str, reason: str) -> TransientError:
-    """``asked`` is whom or what nobody answers for; ``reason`` is how that was noticed."""
-    if denied := denied_lately(client):
-        fact = f"{asked} cannot be used: the NATS user may not {denied}"
+    """Returns the error of a request without an answer. ``asked`` is the stream or the bucket that it was for, ``reason`` how its
+    absence was noticed. If the server denied something since the request, the error names the right."""
+    if isinstance(client, _Client) and client.denied and time.monotonic() - client.denied_at <= DENIAL_COUNTS_S:
+        fact = f"{asked} cannot be used: the NATS user may not {client.denied}"
         return TransientError(fact, "give it the permissions that 'pgsluice nats permissions' prints", Cause.NATS)
     return TransientError(f"{asked} does not answer ({reason})", "check that NATS runs and has a leader", Cause.NATS)
 

@@ -115,7 +115,10 @@ class DeadLetterStream(Stream):
         state = await self.state()
         if state is None or not state.messages:
             return Contents([], [])
-        found = _by_change(await self._messages(state.first_sequence))
+        messages = await self._messages(state.first_sequence)
+        if await self.state() is None:  # removed meanwhile: a part of it would show requests as carried out
+            return Contents([], [])
+        found = _by_change(messages)
         wanted = [found[change] for change in sorted(found) if worker in (None, change[0])]
         strays = [sequence for each in wanted if not each.letters for sequence in (*each.requests, *each.places)]
         return Contents([stored for each in wanted if (stored := each.newest) is not None], strays)

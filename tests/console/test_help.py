@@ -42,7 +42,7 @@ def pages() -> dict[str, HelpPage]:
 
 @pytest.fixture(scope="module")
 def whole_pages(pages: dict[str, HelpPage]) -> dict[str, HelpPage]:
-    """As ``--help-all`` shows them; the first page of a command that has no more."""
+    """The help pages that ``--help-all`` prints; of a command without further options, the page that ``--help`` prints."""
     longer = [command for command, page in pages.items() if "--help-all" in page.text]
     return pages | {page.command: page for page in help_pages(longer, SECRETS, "--help-all")}
 

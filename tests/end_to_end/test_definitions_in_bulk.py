@@ -23,7 +23,7 @@ def create(database: Database, tables: int, *, rows: bool) -> None:
 
 
 def cpu_s(running: GroupUnderTest) -> float:
-    """What the processes of the group have worked so far, with their JVMs: other work on the machine does not change it."""
+    """Returns the CPU time of the group's processes and their children, which other work on the machine does not change."""
     roots = [psutil.Process(each.pid) for each in (running.replicator, running.worker)]
     each = [process for root in roots for process in (root, *root.children(recursive=True))]
     return sum(sum(process.cpu_times()[:2]) for process in each)

@@ -1,7 +1,7 @@
 """One line of progress instead of a dot for each test: how many are done, and the test that has been running longest.
 
-On a terminal the line is renewed each second; elsewhere it is printed each half minute. A failure is told with its traceback when
-it happens: long runs go on for an hour. Only with ``--numprocesses``: a single process captures what a test writes while it runs.
+On a terminal the line is renewed each second; elsewhere it is printed each half minute. A failure is printed with its traceback
+at once, because long runs continue for an hour. Only with ``--numprocesses``: a single process captures the output of its tests.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import pytest
 from tests.console.runner.machine import Machine
 from tests.replicated_group import Group
 from tests.servers import Database, NatsServer, PostgresServer
-from tests.waiting import DeadlineError, wait_until
+from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("RUNNER_KILLS", "50"))
 GROUPS, TARGETS = 5, 2
@@ -95,14 +95,12 @@ class RunGroups:
         return found
 
     def wait_as_wanted(self, deadline_s: float) -> None:
+        wait_until(
+            lambda: self.states() == self.wanted, deadline_s=deadline_s, what=lambda: f"{self.wanted}, seen {self.states()}"
+        )
         for group in self.names:
             processes = sum(state != "stopped" for (other, _), state in self.wanted.items() if other == group)
-            try:
-                self._machine.wait_for_processes(group, processes)
-            except DeadlineError:
-                print("wanted", self.wanted, "seen", self.states(), *self._machine.processes(group), sep="\n")
-                raise
-        wait_until(lambda: self.states() == self.wanted, deadline_s=deadline_s, what=f"{self.wanted}, seen {self.states()}")
+            self._machine.wait_for_processes(group, processes)
 
 
 def rows_of(database: Database) -> list[tuple[object, ...]]:

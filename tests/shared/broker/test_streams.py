@@ -17,10 +17,12 @@ from pgsluice.shared.broker import streams
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
-from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream
+from pgsluice.shared.broker.streams import ChangeStream, SnapshotStream, StoredMessage
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TerminalError, TransientError
+from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.names import GroupNames
+from pgsluice.shared.wire.position import LSN, Position
 from tests.logged import fields_of
 from tests.servers import NatsServer
 from tests.waiting import wait_until_async
@@ -206,3 +208,23 @@ async def test_a_key_is_listed_whenever_it_is_there_also_while_it_is_replaced(cl
     stop.set()
     await writer
     assert all(listing == ["a", "b"] for listing in listings)
+
+
+class RemovedWhileItIsRead(DeadLetterStream):
+    async def next_message_on(self, subject: str, sequence: int) -> StoredMessage | None:
+        found = await super().next_message_on(subject, sequence)
+        await self.delete()
+        return found
+
+
+async def test_a_dead_letter_stream_that_is_removed_while_it_is_read_has_no_letters(client: Client, group: str) -> None:
+    """A part of it would have letters without the requests to replay them, which look as if they were carried out."""
+    names = GroupNames(group)
+    await ChangeStream(client, names).ensure(SETTINGS)
+    stream = RemovedWhileItIsRead(client, names)
+    await stream.ensure_like(names.changes_stream)
+    letter = DeadLetter("w", Position(LSN(1), 1), "public.t", "too long", "now", 1, "", 1, b"")
+    await stream.publish(letter)
+    await stream.ask(letter)
+    assert await stream.letters() == []
+    assert await stream.state() is None

@@ -1,4 +1,4 @@
-"""What the page about managed PostgreSQL says is what ``check`` prints there."""
+"""The page about managed PostgreSQL gives the settings that ``check`` prints for each provider."""
 
 from __future__ import annotations
 

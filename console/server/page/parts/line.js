@@ -4,6 +4,7 @@ import { html } from "./html.js";
 import { bytes, duration, isKnown, rate } from "./format.js";
 import { Known } from "./known.js";
 import { Badge, NOT_KNOWN } from "./state.js";
+import { RATE_WINDOW } from "../server/groups.js";
 
 const LATE_S = 10;
 const VERY_LATE_S = 60;
@@ -19,7 +20,7 @@ function Lag({ seconds }) {
   return html`<b class="lag ${lagTone(seconds)}"><${Known} value=${seconds} as=${duration} otherwise="lag not known" /></b>${isKnown(seconds) ? html`<small>lag now</small>` : null}`;
 }
 
-const averaged = (perSecond) => `${rate(perSecond)}, 12 s avg`;
+const averaged = (perSecond) => `${rate(perSecond)}, ${RATE_WINDOW}`;
 
 function stateOf(status, unit, isOld) {
   return isOld ? NOT_KNOWN : status.units.find((each) => each.unit === unit)?.state ?? null;
@@ -30,7 +31,7 @@ function Source({ status }) {
   return html`
     <div class="place source"><span class="kind">Source</span>
       <strong><${Known} value=${bound?.database} /></strong>
-      <small>${slot ? html`retains <${Known} value=${slot.lag_bytes} as=${bytes} /> of WAL now` : "replication slot not known here"}</small>
+      <small>${slot ? html`slot lag <${Known} value=${slot.lag_bytes} as=${bytes} /> of WAL now` : "replication slot not known here"}</small>
     </div>`;
 }
 
@@ -70,7 +71,7 @@ export function Line({ status, isOld, groups }) {
     <div class="line">
       <${Source} status=${status} />
       <span class="arrow"><b><${Known} value=${groups.rate(status.group, "published")} as=${rate} otherwise="rate not known" /></b>
-        ${state ? html`<${Badge} state=${state} />` : null}<small>replicator, 12 s avg</small></span>
+        ${state ? html`<${Badge} state=${state} />` : null}<small>replicator, ${RATE_WINDOW}</small></span>
       <${Stream} stream=${status.stream} />
       ${status.workers.length || drafts.length
         ? html`<ul class="workers" aria-label="Workers">${status.workers.map((worker) => html`<${Worker} key=${worker.name} worker=${worker} status=${status} isOld=${isOld} groups=${groups} />`)}

@@ -4,7 +4,8 @@ import { get } from "./api.js";
 
 const SHORTEST_PAUSE_MS = 1000;
 const LONGEST_PAUSE_MS = 15000;
-const RATE_WINDOW_MS = 12000; // shown as "12 s avg"
+const RATE_WINDOW_MS = 12000;
+export const RATE_WINDOW = `${RATE_WINDOW_MS / 1000} s avg`;
 const SHORTEST_RATE_MS = 2000;
 const LONG_LAG_S = 2;
 const FRESH_S = 1.5;

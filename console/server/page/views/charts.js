@@ -48,14 +48,14 @@ export function Charts({ group, view }) {
 function Figures({ grid: { times, values }, stream, slotProblem }) {
   const line = (label, tone, name, dashed = false) => ({ label, tone, dashed, values: values[name] });
   const filling = stream ? sayFilling(fillsIn(values.stream_bytes, STEP_S, stream.max_bytes)) : "";
-  const retained = values.slot_retained_bytes.some((value) => value !== null) ? "" : slotProblem || "This server does not know the source.";
+  const unknownSlot = values.slot_retained_bytes.some((value) => value !== null) ? "" : slotProblem || "This server does not know the source.";
   return html`<div class="charts">
     <${Chart} title="Changes" of="10 s avg" times=${times} as=${rate}
       lines=${[line("published", "--one", "published_per_s"), line("applied", "--two", "applied_per_s", true)]} />
     <${Chart} title="Lag" of="every 10 s" times=${times} as=${duration} lines=${[line("slowest worker", "--three", "lag_s")]} />
     <${Chart} title="Latency, commit to applied" of="over 1 min" times=${times} as=${duration}
       lines=${[line("p50", "--one", "latency_p50_s"), line("p99", "--two", "latency_p99_s")]} />
-    <${Chart} title="WAL that the source retains" of="every 10 s" times=${times} as=${bytes} lines=${[line("retained", "--one", "slot_retained_bytes")]} says=${retained} />
+    <${Chart} title="Slot lag" of="every 10 s" times=${times} as=${bytes} lines=${[line("WAL not confirmed", "--one", "slot_retained_bytes")]} says=${unknownSlot} />
     <${Chart} title="Stream" of="every 10 s" times=${times} as=${bytes} lines=${[line("stored", "--two", "stream_bytes")]}
       says=${stream && stream.max_bytes > 0 ? `of ${bytes(stream.max_bytes)}: ${filling}` : ""} />
     <${Chart} title="Dead letters" of="every 10 s" times=${times} as=${count} lines=${[line("stored", "--three", "dead_letters")]} />

@@ -162,7 +162,7 @@ def test_a_broker_that_comes_later_and_must_not_be_connected_to_stops_the_worker
 
 
 def _refusal(call: Callable[[], object]) -> str:
-    """What is said of the broker, once the call has reached one: a client may first try the one that must not be connected to."""
+    """Returns the error of the call, once it has reached a broker: a client may first try the address that is not allowed."""
 
     def refused() -> TerminalError | None:
         try:
