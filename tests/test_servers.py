@@ -74,7 +74,7 @@ def test_a_statement_finds_its_session_as_a_new_one(source_database: Database) -
 
 def test_a_statement_that_fails_costs_its_session_and_no_later_statement(source_database: Database) -> None:
     with pytest.raises(psycopg.Error):
-        source_database.execute("SET search_path = pg_catalog; SELECT 1 / 0")
+        source_database.execute("SET search_path = pg_catalog; COMMIT; SELECT 1 / 0")
     assert source_database.execute("SHOW search_path") == [('"$user", public',)]
 
 
