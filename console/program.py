@@ -9,6 +9,7 @@ another command needs.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -158,7 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     process_start.speak_utf8()
     process_start.leave_no_core()
     stop_signals.hold()
-    sys.exit(run(arguments))
+    exit_code = run(arguments)
+    process_start.forgo_unread_errors()
+    sys.exit(exit_code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -169,7 +172,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         telemetry.report_failure(str(error), error.exit_code)
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):  # nobody reads standard error
+            error.show()
         return UsageError.exit_code
     except click.Abort:
         return INTERRUPTED

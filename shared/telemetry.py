@@ -12,6 +12,7 @@ Standard output is never written to: it belongs to the stdout sink.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -114,8 +115,9 @@ def report_failure(sentence: str, exit_code: int) -> None:
     if handlers and isinstance(handlers[0].formatter, JsonFormatter):
         logger("pgsluice").error(sentence, exit_code=exit_code)
     else:
-        sys.stderr.write(f"pgsluice: {sentence}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # without a reader, the exit code tells it
+            sys.stderr.write(f"pgsluice: {sentence}\n")
+            sys.stderr.flush()
 
 
 class PlaceFormatter(logging.Formatter):

@@ -38,6 +38,9 @@ pytest_plugins = [
 
 PgsluiceProcess.may_fork = True
 
+# Continuous integration and containers set it, users do not: it hides what a lost reader of standard error does to an exit code.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # What was started under nohup ignores hang-ups, and what a shell started in the background Ctrl-C and Ctrl-\, and so would every
 # process that it starts; a handler is not passed on.
 for _number, _handler in (

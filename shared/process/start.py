@@ -36,6 +36,15 @@ def is_output_closed() -> bool:
     return STANDARD_OUTPUT in _opened
 
 
+def forgo_unread_errors() -> None:
+    """Gives up the text that nobody reads from standard error any more. To be called last: Python flushes its streams at the end,
+    and a process whose flush fails ends with 120 instead of its exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _DESCRIPTORS[-1])
+
+
 def leave_no_core() -> None:
     """Has the system write no core file when this process, or one that it starts, dies of a signal: a core file holds
     passwords and rows."""

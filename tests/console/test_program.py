@@ -50,6 +50,21 @@ def flags(**changes: str) -> list[str]:
     return [f"--{name}={value}" for name, value in (REQUIRED | changes).items() if not name.startswith("target-")]
 
 
+@pytest.mark.parametrize("is_unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [("rules", "check", "nowhere.yml"), ("status", "--no-such-flag"), ("no-such-command",)])
+def test_the_exit_code_stays_when_nobody_reads_standard_error(arguments: tuple[str, ...], is_unbuffered: str) -> None:
+    """Python itself would end with 120 where it buffers, as it does unless a variable says otherwise."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "pgsluice.console.program", *arguments]
+    env = os.environ | {"PYTHONUNBUFFERED": is_unbuffered}
+    try:
+        ended = subprocess.run(command, cwd=REPOSITORY, env=env, stderr=writing, timeout=60, check=False)
+        assert ended.returncode == UsageError.exit_code
+    finally:
+        os.close(writing)
+
+
 @pytest.mark.parametrize("argument", ["version", "--version"])
 def test_version_is_shown_on_standard_output(argument: str) -> None:
     ended = program_process(argument)
