@@ -19,7 +19,7 @@ help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
 	@echo "make demo-page  the shop for as long as you want, with the page of 'pgsluice server' at an address that is printed"
 	@echo "make test-fast  the tests that start no server and no process (a minute on two cores)"
-	@echo "make test       every promise once, on real servers that the tests start (14 minutes on two cores)"
+	@echo "make test       every promise once, on real servers that the tests start (15 minutes on two cores)"
 	@echo "make test-all   everything that runs on this machine: test, and all of the following tests (hours)"
 	@echo "make test-long  tests that take minutes each, and property tests with many examples"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"

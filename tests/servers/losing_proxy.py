@@ -16,9 +16,11 @@ from tests.servers.child import HOST
 
 @dataclass(eq=False)
 class _Lost:
-    """Which directions of one connection are lost. ``writer`` is the client's side of it."""
+    """Which directions of one connection are lost. ``writer`` is the client's side of it. ``serving`` is kept here: asyncio keeps
+    no task that waits, and one that is collected as garbage closes the server's side."""
 
     writer: asyncio.StreamWriter
+    serving: asyncio.Task[None] | None
     requests: bool = False
     answers: bool = False
 
@@ -43,7 +45,7 @@ class LosingProxy(AsyncioServer):
             self.loop.call_soon_threadsafe(lost.writer.close)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lost = _Lost(writer)
+        lost = _Lost(writer, asyncio.current_task())
         self._connections.add(lost)
         with contextlib.suppress(asyncio.CancelledError, ConnectionError):
             upstream_reader, upstream_writer = await asyncio.open_connection(HOST, self._upstream_port)
