@@ -36,7 +36,7 @@ USUAL = (
     | {"target-url", "target-host", "target-dbname", "target-user", "target-password", "ddl", "format"}
     | {"file-output-dir", "webhook-url", "kafka-brokers", "kafka-topic", "nats-stream", "search-url", "search-index"}
 )
-"""The options that ``--help`` lists, every required one among them. ``--help-all`` lists all options."""
+"""The options that ``--help`` lists, besides those that a sink requires. ``--help-all`` lists all options."""
 
 _REPEATABLE = (Kind.LIST, Kind.PAIRS)
 _FLAGS = "pgsluice.flags"
@@ -79,7 +79,7 @@ def takes(
     def decorate(function: CommandFunction) -> CommandFunction:
         function = _HELP_ALL(function)
         for option in reversed(config.options_of(*settings)):
-            is_usual = option.name in (USUAL if shown is None else shown)
+            is_usual = option.name in shown if shown is not None else option.required or option.name in USUAL
             function = _flag(option, required, also.get(option.name), is_usual=is_usual)(function)
         return function
 
