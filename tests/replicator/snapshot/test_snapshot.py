@@ -218,7 +218,7 @@ def test_tables_wait_in_the_ledger_before_the_change_stream_exists(copied: Copie
 
 @pytest.mark.parametrize("ranges", [pytest.param(6, marks=pytest.mark.long), 16, pytest.param(26, marks=pytest.mark.long)])
 def test_after_a_kill_finished_tables_are_kept_and_the_others_copied_anew(copied: CopiedGroup, ranges: int) -> None:
-    create_tables(copied.source, first=40_000, second=30_000, third=20_000)
+    create_tables(copied.source, first=40_000, second=40_000, third=20_000)
     replicator = copied.replicator("--copy-and-stream", max_copy_workers_per_table=2, max_copy_connections=2)
     with replicator as process, copied.gate("second", ranges=ranges):
         begun = copied.table("second")
