@@ -106,7 +106,7 @@ class NatsCluster:
             others = replicas.get("replicas") or []
             return bool(replicas.get("leader")) and len(others) == len(self.nodes) - 1 and all(r["current"] for r in others)
 
-        wait_until(is_current, deadline_s=READY_DEADLINE_S, what=f"all replicas of {stream}", interval_s=0.1)
+        wait_until(is_current, deadline_s=READY_DEADLINE_S, what=lambda: f"all of {self._replicas(stream)}", interval_s=0.1)
 
     def kill_leader(self, stream: str) -> NatsServer:
         """SIGKILL to the leader; ``start`` it again on the same store."""
