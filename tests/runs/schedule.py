@@ -1,6 +1,7 @@
 """Which module runs when: those that took longest in the last measured run first, so that all processes end together.
 
-``make test-profile`` renews the durations. A module that is not among them takes no second, or is new, and runs last.
+``make test-profile`` renews the durations. A module that is not among them takes no second, or is new, and runs last. Long tests are
+not measured: the more time one is given, the earlier it runs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     durations: defaultdict[str, float] = defaultdict(float)
     for module, duration_s in json.loads(DURATIONS.read_text()).items():
         durations[unit_of(module)] += duration_s
+    for item in items:
+        given = item.get_closest_marker("timeout")
+        if given is not None and item.get_closest_marker("long") is not None:
+            durations[unit_of(item.nodeid)] = max(durations[unit_of(item.nodeid)], given.args[0])
     items.sort(key=lambda item: -durations[unit_of(item.nodeid)])
 
 
