@@ -1,7 +1,7 @@
 """Which module runs when: those that took longest in the last measured run first, so that all processes end together.
 
-``make test-profile`` renews the durations. A module that is not among them takes no second, or is new, and runs last. Long tests are
-not measured: the more time one is given, the earlier it runs.
+``make test-profile`` renews the durations. A module that is not among them takes no second, or is new, and runs last. Long
+tests are not measured: the more time one is given, the earlier it runs.
 """
 
 from __future__ import annotations
