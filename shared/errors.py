@@ -2,17 +2,17 @@
 
     PgsluiceError
     ├── UsageError          2   the configuration or the command line is wrong
-    ├── TerminalError      70   a person is needed; trying again cannot help
-    │   ├── WireError           bytes that are not what the format says
-    │   ├── MissingPrivilegeError  our role or user may not do it there
-    │   ├── TableChangedError   a table of the source is gone, or another has its name by now
+    ├── TerminalError      70   an operator must act; trying again cannot help
+    │   ├── WireError           bytes that do not match the format
+    │   ├── MissingPrivilegeError  the role or user lacks the permission
+    │   ├── TableChangedError   a table of the source is gone, or another has its name now
     │   ├── HistoryError        source, stream and sink do not share one history
     │   ├── RefusedDefinitionError  the destination refused what the source did to a table
     │   ├── MissingMessagesError  messages are gone that were to be read
-    │   ├── ConsumerGoneError  75   nobody reads our standard output any more
-    │   ├── SinkBehindError    75   the sink is behind where it was, as after a failover
+    │   ├── ConsumerGoneError  75   standard output has no reader any more
+    │   ├── SinkBehindError    75   the sink is at an earlier position, as after a failover
     │   ├── SlotTimeoutError   75   transactions of the source stay open for longer than a new slot is waited for
-    │   ├── LoginRefusedError  75   a server has refused our login for as long as one waits for a new password
+    │   ├── LoginRefusedError  75   a server has refused the login for as long as one waits for a new password
     │   └── TaskEndedError     75   a task in the background has ended that the process cannot be without
     └── TransientError     75   the same call may succeed later
         ├── OverloadError       a server has too much to do, or no answer in time: it may take less at once
@@ -29,12 +29,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
-"""The way out where what was published no longer fits what is there."""
+"""The remedy if the published data no longer fits existing rows."""
 
 
 class PgsluiceError(Exception):
-    """``fact`` says what is the case and of what; ``remedy`` says what the reader can do; ``statements`` are the SQL of it, to be
-    run as it stands by who may. ``exit_code`` is the process's."""
+    """``fact`` states the fact and the object; ``remedy`` is what the reader can do; ``statements`` are its SQL, to be
+    run unchanged by a user with the permission. ``exit_code`` is the process's."""
 
     exit_code = 70
 
@@ -55,17 +55,17 @@ class UsageError(PgsluiceError):
 
 
 class TerminalError(PgsluiceError):
-    """A person is needed: exit 70."""
+    """An operator must act: exit 70."""
 
     exit_code = 70
 
 
 class WireError(TerminalError):
-    """Bytes that are not what the format says."""
+    """Bytes that do not match the format."""
 
 
 class MissingPrivilegeError(TerminalError):
-    """Our role or user may not do there what was tried: somebody has to give it the right, or to do it."""
+    """The role or user may not do what was tried: an administrator has to grant the permission, or to do it."""
 
 
 class TableChangedError(TerminalError):
@@ -73,13 +73,13 @@ class TableChangedError(TerminalError):
 
 
 class HistoryError(TerminalError):
-    """What source, stream and sink remember cannot be one history, as after a failover, a rollback or a broker that lost
-    messages. Going on would lose rows in silence, now and later: it must not pass by itself."""
+    """The positions of source, stream and sink contradict each other, as after a failover, a rollback or a broker that
+    lost messages. To continue would lose rows silently, now and later: the error must not resolve on its own."""
 
 
 class MissingMessagesError(TerminalError):
-    """Messages of a stream are gone that were to be read: nothing that was in them can be had. ``next_sequence`` is that of the
-    first message that is there."""
+    """Messages of a stream are gone that were still needed: their content is lost. ``next_sequence`` is the first
+    existing message's."""
 
     def __init__(self, fact: str, remedy: str = "", next_sequence: int = 0) -> None:
         super().__init__(fact, remedy)
@@ -87,44 +87,45 @@ class MissingMessagesError(TerminalError):
 
 
 class ConsumerGoneError(TerminalError):
-    """Nobody reads our standard output any more. This process cannot go on; one with a new reader can: exit 75."""
+    """Standard output has no reader any more. This process cannot continue; one with a new reader can: exit 75."""
 
     exit_code = 75
 
 
 class SinkBehindError(TerminalError):
-    """The sink's position is one that it had before, and so is its data. This process read on from a later one; a new one goes
-    on from where the sink is: exit 75."""
+    """The sink's position is one that it had before, and so is its data. This process read on from a later one; a new
+    one continues from the sink's position: exit 75."""
 
     exit_code = 75
 
 
 class SlotTimeoutError(TerminalError):
-    """A new slot needs the end of transactions that stay open for too long. This process gives up; a later one may have more
-    luck: exit 75."""
+    """A new slot needs the end of transactions that stay open for too long. This process ends; a later one may succeed:
+    exit 75."""
 
     exit_code = 75
 
 
 class LoginRefusedError(TerminalError):
-    """Source or target refuses our login, and did so for longer than a password takes to be the same on both sides. A new process
-    reads all secrets again, those of its environment too: exit 75."""
+    """Source or target refuses the login, and did so for longer than a password takes to be the same on both sides. A
+    new process reads all secrets again, those of its environment too: exit 75."""
 
     exit_code = 75
 
 
 class TaskEndedError(TerminalError):
-    """A task in the background has ended that was to run as long as its process. Without it that would only look alive; a new
-    process has all of them again: exit 75."""
+    """A background task has ended that must run as long as its process. Without it the process would seem to live; a
+    new process has all tasks again: exit 75."""
 
     exit_code = 75
 
 
 class Cause(StrEnum):
-    """What a passing failure is about, for metrics and for people; a closed set, whatever the sentence says.
+    """The subject of a transient failure, for metrics and readers; a closed set, independent of the message.
 
-    SOURCE, TARGET and NATS: it does not answer, or lost what it had. TARGET is whatever a sink writes to. LOCK: somebody else
-    holds what is needed, a lock, a slot or a lease."""
+    SOURCE, TARGET and NATS: it does not answer, or lost data. TARGET is any sink's destination. LOCK: another client
+    holds what is needed, a lock, a slot or a lease.
+    """
 
     SOURCE = "source"
     TARGET = "target"
@@ -138,11 +139,11 @@ class Cause(StrEnum):
 
 
 class TransientError(PgsluiceError):
-    """The same call may succeed later: exit 75 when the program gives up. ``cause`` says what has to become better."""
+    """A call that may succeed later: exit 75 when the program stops retrying. ``cause`` is what has to recover."""
 
     exit_code = 75
     usual_cause = Cause.OTHER
-    """Where none is given."""
+    """Cause if none is given."""
 
     def __init__(self, fact: str, remedy: str = "", cause: Cause | None = None, *, statements: Sequence[str] = ()) -> None:
         super().__init__(fact, remedy, statements=statements)
@@ -150,13 +151,14 @@ class TransientError(PgsluiceError):
 
 
 class OverloadError(TransientError):
-    """A server gave no answer to a request that reached it, or said that it has too much to do. It may take less at once."""
+    """A server gave no answer to a request that reached it, or answered that it is overloaded. It may accept less at
+    once."""
 
     usual_cause = Cause.TARGET
 
 
 class LockTimeoutError(TransientError):
-    """A lock at the source was not to be had for now: somebody's transaction holds it."""
+    """A lock at the source is not available now: another transaction holds it."""
 
     usual_cause = Cause.LOCK
 

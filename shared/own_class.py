@@ -1,9 +1,9 @@
-"""Classes that users wrote, named ``module:Class``: how they are found, and which options they are told.
+"""Classes that users wrote, named ``module:Class``: how they are found, and which options they get.
 
-A module may stand in the directory where the program is started, or anywhere on Python's path; Spark's tasks on this machine find
-it in the same places, those on others need it installed there.
+A module may be in the directory where the program is started, or anywhere on Python's path; Spark's tasks on this
+machine find it in the same places, those on others need it installed there.
 
-A class that has options declares them as ours do, and is told an object of that class:
+A class that has options declares them like pgsluice's, and gets an object of that class:
 
     @settings
     class Options:
@@ -12,7 +12,7 @@ A class that has options declares them as ours do, and is told an object of that
     class OwnSink:
         options = Options
 
-Without ``options`` it is told the texts by their names.
+Without ``options`` it gets the texts by their names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OwnClass = Callable[..., Any]
 
 
 def is_class_name(name: str) -> bool:
-    """Whether ``name`` has the form ``module:Class``."""
+    """Returns whether ``name`` has the form ``module:Class``."""
     module, colon, attribute = name.partition(":")
     return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
@@ -63,8 +63,8 @@ def declared_options(own: OwnClass) -> list[Option]:
 
 
 def made_of(what: str, name: str, own: OwnClass, given: Mapping[str, str], *before: object, how: str) -> Any:
-    """What the class makes of ``before`` and its options. ``how`` says how people give an option, as the end of a sentence.
-    Raises UsageError for an option that is missing, unknown or malformed; what the class raises passes through."""
+    """Calls the class with ``before`` and its options. ``how`` describes how to give an option, as the end of a
+    sentence. Raises UsageError for an option that is missing, unknown or malformed; errors of the class pass through."""
     declared = _declared(own)
     told = _GivenOptions(given) if declared is None else _read(what, name, declared, given, how)
     arguments = (*before, told)
@@ -93,7 +93,7 @@ def _read(what: str, name: str, declared: type[Any], given: Mapping[str, str], h
 
 
 class _ForgottenOptionError(KeyError):
-    """Its argument is the option's name."""
+    """The argument is the option's name."""
 
 
 class _GivenOptions(dict[str, str]):

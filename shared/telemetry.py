@@ -1,4 +1,4 @@
-"""The log: events with fields, on standard error, as text for people or as JSON lines for machines.
+"""The log: events with fields, on standard error, as text for readers or as JSON lines for machines.
 
     log = telemetry.logger(__name__)
     log.info("change stream is ready", stream=names.changes_stream, sequence=state.last_sequence)
@@ -6,8 +6,8 @@
     2026-01-31T12:00:00.123Z INFO    replicator.replicator  change stream is ready  stream=pgsluice_orders_changes sequence=17
     {"time":"2026-01-31T12:00:00.123Z","level":"INFO","logger":"replicator.replicator","message":"change stream is ready",…}
 
-The message is constant, so that it can be counted and searched for; what varies is a field. Row values and secrets are neither.
-Standard output is never written to: it belongs to the stdout sink.
+The message is constant, so that it can be counted and searched for; what varies is a field. Row values and secrets are
+neither. Standard output is never written to: it belongs to the stdout sink.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PACKAGE = "pgsluice."
 
 
 class EventLogger:
-    """One module's log. Field names are free; one that is also a name of the line's own gets a ``_`` behind it in JSON."""
+    """One module's log. Field names are free; one that is also a name of the line's own gets a ``_`` suffix in JSON."""
 
     __slots__ = ("_logger",)
 
@@ -83,13 +83,14 @@ def set_up(settings: LogSettings) -> None:
 
 
 def set_up_task() -> None:
-    """In the processes of Spark's tasks, which do not know the driver's settings. With a local master the driver reads what they
-    write to standard error (``relay``); on a cluster it is in the executor's log."""
+    """Sets up logging in processes of Spark's tasks, which do not know the driver's settings. With a local master the
+    driver reads what they write to standard error (``relay``); on a cluster it is in the executor's log."""
     set_up(LogSettings("INFO", "json"))
 
 
 def relay(text: str) -> bool:
-    """Logs a line of another process of ours as it was logged there, from this process's level up. Returns whether it is one."""
+    """Logs a line of another pgsluice process as it was logged there, from this process's level up. Returns whether it
+    is one."""
     try:
         line = orjson.loads(text) if text.startswith('{"time":') else None
     except orjson.JSONDecodeError:
@@ -110,18 +111,19 @@ def _without_py4j(record: logging.LogRecord) -> bool:
 
 
 def report_failure(sentence: str, exit_code: int) -> None:
-    """The last line before the process ends with ``exit_code``: to people the sentence alone, to machines a line like any."""
+    """Logs the last line before the process ends with ``exit_code``: in text format the sentence alone, in JSON a line
+    like any."""
     handlers = logging.getLogger().handlers
     if handlers and isinstance(handlers[0].formatter, JsonFormatter):
         logger("pgsluice").error(sentence, exit_code=exit_code)
     else:
-        with contextlib.suppress(OSError):  # without a reader, the exit code tells it
+        with contextlib.suppress(OSError):  # without a reader, the exit code remains
             sys.stderr.write(f"pgsluice: {sentence}\n")
             sys.stderr.flush()
 
 
 class PlaceFormatter(logging.Formatter):
-    """Of an exception the places and the types, never the text: it may quote a row."""
+    """Formats the places and types of an exception, never the text: it may quote a row."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
         lines: list[str] = []
@@ -135,7 +137,7 @@ class PlaceFormatter(logging.Formatter):
 
 
 def _name(record: logging.LogRecord) -> str:
-    """The logger's, ours without the name of the package."""
+    """Returns the logger's name, without pgsluice's package prefix."""
     return record.name.removeprefix(_PACKAGE)
 
 

@@ -1,11 +1,12 @@
-"""Settings of a group's alerts that people change while its processes run, and tests of delivery, in the state bucket.
+"""Settings of a group's alerts that operators change while its processes run, and tests of delivery, in the state
+bucket.
 
-    alert_settings    what holds instead of what the processes were started with; they obey at their next look
-    alert_test        the newest test: who asked, and what came of it
+    alert_settings    settings that replace those of the processes; applied at their next check
+    alert_test        the newest test: who asked, and the result
 
-An address is a reference to a variable of the processes, ``${NAME}`` and nothing else, and ALERT is in that name: the bucket
-holds no secret, and a writer of it can have no other variables sent anywhere. Which hosts may be posted to remains the
-configuration's.
+An address is a reference to a variable of the processes, ``${NAME}`` and nothing else, and ALERT is in that name: the
+bucket holds no secret, and a writer of it can have no other variables sent anywhere. Which hosts may be posted to
+remains the configuration's.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ REFERENCE_REMEDY = "write ${NAME}, with a variable of the processes that has ALE
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Nobody is told of ``alert`` (None: of any) about ``subject`` ("": about anything) before ``until``. It is looked for and
-    shown all the same; what still is wrong then is told."""
+    """Suppresses ``alert`` (None: all) about ``subject`` ("": all) until ``until``. The alert is still evaluated and
+    shown; if it still fires when the silence ends, it is sent."""
 
     until: TimeText
     alert: AlertName | None = None
@@ -62,7 +63,8 @@ class AlertOverrides:
     MALFORMED_REMEDY: ClassVar[str] = "set the group's alerts again"
 
     def applied_to(self, settings: AlertSettings, environment: Mapping[str, str]) -> AlertSettings:
-        """What holds in a process with that environment. Raises UsageError when it lacks a variable."""
+        """Returns the settings that apply in a process with that environment. Raises UsageError if a variable is
+        missing."""
         return replace(
             settings,
             webhook=_resolved("webhook", self.webhook, environment) if self.webhook else settings.webhook,
@@ -78,7 +80,7 @@ OVERRIDES = WishKey("alert_settings", AlertOverrides())
 
 @dataclass(frozen=True, slots=True)
 class AlertTest:
-    """``outcomes`` say of each channel why it did not take the test, "" where it did; there are none before ``done_at``.
+    """``outcomes`` holds, for each channel, why it did not accept the test, "" if it did; empty before ``done_at``.
     ``sent_by`` is the process that sent it."""
 
     id: str
@@ -92,7 +94,7 @@ class AlertTest:
 
 
 def is_reference(text: str) -> bool:
-    """Returns whether the text stands for a variable that is meant for alerts."""
+    """Returns whether the text is a reference to a variable that is meant for alerts."""
     return _REFERENCE.fullmatch(text) is not None
 
 

@@ -1,10 +1,11 @@
-"""Of what people are told, and when again: the state of each alert, kept in the bucket so that no restart repeats or forgets.
+"""The state of each alert, which decides when it is sent and repeated; kept in the bucket so that no restart repeats or
+forgets.
 
-a condition     lasts as long as alert-for (or is told at once)  → told as firing
-goes on                                                          → told again after alert-repeat
-is gone                                                          → told as resolved, if it was told as firing
+a condition     lasts as long as alert-for (or is immediate)     → sent as firing
+persists                                                         → sent again after alert-repeat
+is gone                                                          → sent as resolved, if it was sent as firing
 is not known now                                                 → stays as it was
-is silenced                                                      → is told of when the silence ends, if it still is wrong
+is silenced                                                      → sent when the silence ends, if it still fires
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ALERTS_KEY = "alerts"
 
 @dataclass(frozen=True, slots=True)
 class AlertRecord:
-    """One alert. ``told_at`` is when it was told as firing last ("": never); ``resolved_at`` is "" while it fires. ``untold`` are
-    the channels that are to be told of its state now."""
+    """One alert. ``told_at`` is when it was last sent as firing ("": never); ``resolved_at`` is "" while it fires.
+    ``untold`` are the channels that must still receive its current state."""
 
     alert: AlertName
     subject: str
@@ -40,16 +41,16 @@ class AlertRecord:
         return not self.resolved_at
 
     def told(self, channel: str, now: datetime) -> AlertRecord:
-        """After ``channel`` was told of it."""
+        """Returns the alert after ``channel`` has sent it."""
         untold = tuple(each for each in self.untold if each != channel)
         return replace(self, untold=untold, told_at=now.isoformat() if self.is_firing else self.told_at)
 
 
 @dataclass(frozen=True, slots=True)
 class AlertsRecord:
-    """Under ``alerts``: what is known of each alert, and which process tells of them (``holder``; "": any may take it over at
-    once). It looks every ``interval_s``, and writes the record each time. ``problem`` is why it does not obey what people set, ""
-    when it does."""
+    """The key ``alerts``: the known state of each alert, and the process that sends them (``holder``; "": any may take
+    over at once). It checks every ``interval_s``, and writes the record each time. ``problem`` is why it does not apply
+    the operator's settings, "" when it does."""
 
     holder: str
     interval_s: float
@@ -59,7 +60,7 @@ class AlertsRecord:
 
 @dataclass(frozen=True, slots=True)
 class AlertPolicy:
-    """``for_s``: how long a condition lasts before it is told, unless that is done at once."""
+    """``for_s``: how long a condition must last before it is sent, unless it is immediate."""
 
     for_s: float
     repeat_s: float
@@ -71,7 +72,7 @@ class AlertPolicy:
 
 
 def advance(alerts: Iterable[AlertRecord], findings: Findings, now: datetime, policy: AlertPolicy) -> tuple[AlertRecord, ...]:
-    """What is known after a look. Pure."""
+    """Returns the alerts after a check. Pure."""
     before = {(each.alert, each.subject): each for each in alerts}
     found = {(each.alert, each.subject): each for each in findings.conditions}
     return tuple(
@@ -84,7 +85,7 @@ def _going_on(condition: Condition, before: AlertRecord | None, now: datetime, p
     text, at = (condition.severity, condition.fact, condition.remedy), now.isoformat()
     if before is None or not (before.is_firing or before.untold):
         before = AlertRecord(condition.alert, condition.subject, *text, since=at)
-    elif not before.is_firing:  # it came back before everybody knew that it was gone
+    elif not before.is_firing:  # it returned before every channel had sent that it was resolved
         before = replace(before, resolved_at="", untold=policy.channels)
     untold = tuple(each for each in before.untold if each in policy.channels)
     if not untold and _is_due(condition, before, now, policy):
@@ -101,7 +102,7 @@ def _is_due(condition: Condition, before: AlertRecord, now: datetime, policy: Al
 
 
 def _gone(alert: AlertRecord, findings: Findings, now: datetime, policy: AlertPolicy) -> Iterator[AlertRecord]:
-    """Nothing once everybody knows that it is gone, or if nobody knew of it."""
+    """Yields nothing once all channels have sent that it is resolved, or if none had sent it."""
     untold = tuple(each for each in alert.untold if each in policy.channels)
     if alert.is_firing and alert.alert in findings.unknown:
         yield replace(alert, untold=untold)

@@ -1,12 +1,13 @@
-"""Looks what is wrong with a group, and tells people, in every process of the group that knows whom to tell.
+"""Evaluates a group's alerts and sends them, in every process of the group that has a channel.
 
-It knows because it was started so, or because people set it since (``alert_overrides``), which it obeys at its next look.
+Channels come from the process's configuration, or from settings changed since (``alert_overrides``), which apply at the
+next check.
 
-One of them does so at a time, the *holder*: it is named in the record of the alerts, which it writes at every look, compared with
-what it read. When it has ended, or does not write any more, another one goes on with what the record says: so the death of any
-process is noticed by the others, nothing is told twice because of a restart, and nothing is forgotten.
+One process does so at a time, the *holder*: it is named in the record of the alerts, which it writes at every check,
+compared with the revision it read. When it has ended, or no longer writes, another one continues from the record: so
+the other processes notice the death of any process, a restart repeats no alert, and none is forgotten.
 
-Nothing that goes wrong here concerns replication: it is logged, and tried again.
+Failures here do not affect replication: they are logged, and tried again.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from pgsluice.shared.process.retrying import Backoff, Pauses, RetryNews
 from pgsluice.shared.wire.names import GroupNames
 
 SILENCE_S = 30.0
-"""A holder that has not written for so long, beside three of its intervals, has ended. It may be busy telling for as long."""
+"""A holder that has not written for this long plus three of its intervals has ended. Sending may take it that long."""
 TEST_PATIENCE_S = 300.0
-"""A test that nobody could send for so long is not wanted any more."""
+"""A test that could not be sent for this long is dropped."""
 
 log = telemetry.logger(__name__)
 
 
 async def is_kept(bucket: StateBucket, record: AlertsRecord) -> bool:
-    """Whether a process looks now, and writes what it finds into ``record``."""
+    """Returns whether a process evaluates alerts now, and writes the result into ``record``."""
     age_s = await bucket.age_s(ALERTS_KEY) if record.holder else None
     return age_s is not None and age_s < 3 * record.interval_s + SILENCE_S
 
@@ -62,22 +63,22 @@ class AlertWatch:
         self._client = client
         self._seen = SeenWish(OVERRIDES)
         self._problem = ""
-        """Why what people set does not hold here."""
+        """Why the operator's settings do not apply here."""
         self._channels = channels(settings)
         self.is_wanted = asyncio.Event()
-        """Set from when there is somebody to tell."""
+        """Set once there is a channel."""
         self._me = f"{unit} {socket.gethostname()}:{os.getpid()}"
         self._letters = LetterCounts()
         self._news = RetryNews()
         self._pauses = pauses
         self._backoffs: dict[str, Backoff] = {}
         self._not_before: dict[str, float] = {}
-        """Until when a channel that failed is left alone, by the loop's clock."""
+        """Channel → time of the loop's clock before which it is not tried again after a failure."""
         self._held: tuple[AlertsRecord, int] | None = None
-        """What we wrote last, and its revision."""
+        """The record that this process wrote last, and its revision."""
 
     async def run(self) -> None:
-        """Until it is cancelled; then another process may go on at once."""
+        """Runs until it is cancelled; then another process may continue at once."""
         try:
             while True:
                 await self._guarded(self._look)
@@ -116,7 +117,7 @@ class AlertWatch:
             await self._write(bucket, told)
 
     async def _obey(self, bucket: StateBucket) -> None:
-        """Takes up what people set since the last look. What cannot be meant here is left out, and said."""
+        """Applies settings changed since the last check. Settings that do not fit this process are skipped and logged."""
         if await self._seen.look(bucket):
             overrides, self._problem, self._not_before = self._seen.value, "", {}
             try:
@@ -135,7 +136,7 @@ class AlertWatch:
         return AlertPolicy(self._settings.for_s, self._settings.repeat_s, names, self._seen.value.silences)
 
     async def _answer_test(self, bucket: StateBucket) -> None:
-        """Sends the test that somebody asked for lately, and says what came of it."""
+        """Sends the test that was requested recently, and records the outcome."""
         entry = await bucket.read(TEST_KEY, AlertTest)
         if entry is None or entry.value.done_at or (await bucket.age_s(TEST_KEY) or 0.0) > TEST_PATIENCE_S:
             return
@@ -150,7 +151,7 @@ class AlertWatch:
         await bucket.update(TEST_KEY, done, entry.revision)
 
     async def _is_ours(self, bucket: StateBucket) -> bool:
-        """Whether this process is the one that tells. What is known by then is in ``_held``."""
+        """Returns whether this process is the holder. ``_held`` is up to date then."""
         entry = await bucket.read(ALERTS_KEY, AlertsRecord)
         if entry is None:
             self._held = None
@@ -164,7 +165,7 @@ class AlertWatch:
         return True
 
     async def _write(self, bucket: StateBucket, alerts: tuple[AlertRecord, ...]) -> bool:
-        """Whether nobody else wrote meanwhile."""
+        """Returns False if another process wrote meanwhile."""
         record = AlertsRecord(self._me, self._settings.interval_s, alerts, self._problem)
         if self._held is None:
             revision = await bucket.create(ALERTS_KEY, record)
@@ -174,7 +175,7 @@ class AlertWatch:
         return revision is not None
 
     async def _tell(self, alert: AlertRecord) -> AlertRecord:
-        """The alert, and who was told of it."""
+        """Sends the alert; returns it with the channels that succeeded."""
         for channel in self._channels:
             if channel.name in alert.untold and await self._is_told(channel, alert):
                 alert = alert.told(channel.name, datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""What is wrong with a group now: a pure function of the facts that its bucket and streams hold."""
+"""The conditions of a group that fire now: a pure function of the facts that its bucket and streams hold."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from pgsluice.shared.units.unit_states import State, UnitState
 
 NEARLY_FULL = 0.8
 LATE_TICK_S = 120.0
-"""After which nobody executes a pipeline whose tick has come: an executor looks once a second, another follows within seconds."""
+"""Delay after which no process executes a pipeline that is due: an executor checks once a second, another takes over
+within seconds."""
 LITTLE_SAFE_WAL = 0.2
-"""Of the WAL that the source may keep for the slot, what is left of it."""
+"""Remaining share of the WAL that the source may keep for the slot."""
 
 
 class AlertName(StrEnum):
@@ -42,11 +43,11 @@ class AlertName(StrEnum):
     RUN_LATE = "run-late"
     SUBSCRIPTION_PAUSED = "subscription-paused"
     TEST = "test"
-    """Nothing is wrong: somebody asked whether alerts arrive."""
+    """No problem: an operator tests whether alerts arrive."""
 
 
 class Severity(StrEnum):
-    """CRITICAL: data is lost, or will be, or nothing goes on until a person acts."""
+    """CRITICAL: data is lost, or will be, or nothing continues until an operator acts."""
 
     WARNING = "warning"
     CRITICAL = "critical"
@@ -67,7 +68,7 @@ _AT_ONCE = frozenset(
         AlertName.SUBSCRIPTION_PAUSED,
     }
 )
-"""What does not pass by itself within a minute; everything else is told when it has lasted."""
+"""Conditions that do not resolve within a minute; all others are sent only when they have lasted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What one look found. ``slot`` is None when it is not known; ``lags`` and ``letters`` are by worker."""
+    """The facts of one check. ``slot`` is None when it is not known; ``lags`` and ``letters`` are by worker."""
 
     halt: Halt | None
     slot: SlotRecord | None
@@ -101,16 +102,16 @@ class GroupFacts:
     lags: Mapping[str, Lag]
     letters: Mapping[str, int]
     missed: Mapping[str, tuple[MissedReport, ...]] = field(default_factory=dict)
-    """By worker."""
+    """Worker → its reports."""
     runs: RunFacts | None = None
     """None in a group that is no SQL pipeline's."""
     paused_subscriptions: Mapping[str, str] = field(default_factory=dict)
-    """By id, why the worker posts nothing there any more, though nobody paused it."""
+    """Subscription id → why the worker stopped posting, although no operator paused it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``unknown`` are alerts of which this look can say nothing, neither that they fire nor that they do not."""
+    """``unknown`` are alerts that this check could not evaluate."""
 
     conditions: tuple[Condition, ...]
     unknown: frozenset[AlertName] = frozenset()
@@ -135,7 +136,8 @@ def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
 
 
 def find_shortages(slot: SlotRecord | None, streams: Mapping[str, StreamState]) -> list[Condition]:
-    """Of the above what runs out while nothing else is wrong yet: WAL that the source keeps, and room in streams. Pure."""
+    """Returns the conditions about space that runs out while nothing has failed yet: WAL that the source keeps, and
+    room in streams. Pure."""
     at_risk = [condition for condition in _slot(slot) if condition.alert is AlertName.SLOT_AT_RISK]
     return [*at_risk, *(condition for name, state in sorted(streams.items()) for condition in _stream(name, state))]
 
@@ -184,7 +186,7 @@ def _letters(worker: str, count: int) -> Condition:
 
 
 def _missing_rows(facts: GroupFacts) -> Iterator[Condition]:
-    """One for each worker: a target that somebody else writes to rarely differs in one table alone."""
+    """One for each worker: a target that another client writes to rarely differs in one table alone."""
     tables = {table.oid: table for table in facts.tables}
     for worker, reports in sorted(facts.missed.items()):
         diverged = [each for each in reports if is_divergence(each, tables)]

@@ -1,6 +1,7 @@
-"""Telling somebody of an alert: a request to a webhook, or a program that is run.
+"""Sends an alert: a request to a webhook, or a program that is run.
 
-Both may be told of the same alert twice, as when a process is killed between telling and noting that: ``id`` is the same then.
+Either may receive the same alert twice, when a process is killed between sending and recording that: ``id`` is the same
+then.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pgsluice.shared.http.receiver import AllowedHosts, Receiver, ReceiverConnec
 
 OPTIONS = "alert-webhook"
 DEADLINE_S = 10.0
-"""Of a request, and of a program."""
+"""Time limit of a request, and of a program."""
 
 
 class Channel(Protocol):
-    """A way to tell people. ``tell`` blocks for DEADLINE_S at most; it raises TransientError or TerminalError when it was not
-    done."""
+    """A way to send alerts. ``tell`` blocks for DEADLINE_S at most; it raises TransientError or TerminalError when it
+    failed."""
 
     name: str
 
@@ -88,8 +89,8 @@ class WebhookChannel:
 
 
 class CommandChannel:
-    """Runs a program: the alert is its standard input, as JSON, and in variables PGSLUICE_ALERT_…; its arguments are those that
-    were configured, whatever the alert says. It has ended with 0 when somebody was told."""
+    """Runs a program: the alert is its standard input, as JSON, and in variables PGSLUICE_ALERT_…; its arguments are
+    fixed by configuration, independent of the alert. Exit status 0 means success."""
 
     name = "command"
 
@@ -106,11 +107,11 @@ class CommandChannel:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 timeout=DEADLINE_S,
-                start_new_session=True,  # a Ctrl-C at our terminal is not meant for it
+                start_new_session=True,  # a Ctrl-C at pgsluice's terminal is not meant for it
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            # no cause: a program of somebody else
+            # no cause: not pgsluice's program
             raise TransientError(f"alert-command {self._arguments[0]} did not end within {DEADLINE_S:g} s") from None
         except OSError as error:
             raise TerminalError(
@@ -118,16 +119,16 @@ class CommandChannel:
                 "check its path and that this user may run it",
             ) from None
         if ended.returncode:
-            # no cause: a program of somebody else, which says itself what it lacks
+            # no cause: not pgsluice's program, which reports its own errors
             raise TransientError(f"alert-command {self._arguments[0]} ended with {ended.returncode}", "see what it writes itself")
 
 
 def _without_ours(environment: os._Environ[str]) -> dict[str, str]:
-    """Our own settings are among the variables, with passwords in them."""
+    """Removes pgsluice's own settings, which may contain passwords."""
     return {name: value for name, value in environment.items() if not name.startswith(("PGSLUICE_", "PG_FLO_"))}
 
 
 def _header_text(alert: dict[str, Any]) -> str:
-    """What names this very notice, in characters that a header takes."""
+    """Returns the identity of this notice, in characters that a header accepts."""
     text = f"{alert['id']}/{alert['state']}/{alert['sent_at'] if alert['repeated'] else 'first'}"
     return text.encode("ascii", "backslashreplace").decode()

@@ -23,8 +23,8 @@ from pgsluice.shared.wire.names import GroupNames
 
 
 async def gather_facts(client: Client, names: GroupNames, letters: LetterCounts) -> GroupFacts:
-    """Raises TransientError when NATS does not answer, TerminalError when a record is none. ``letters`` is kept from one call to
-    the next."""
+    """Raises TransientError when NATS does not answer, TerminalError when a record is malformed. ``letters`` is kept
+    from one call to the next."""
     bucket = StateBucket(client, names)
     changes, dead = ChangeStream(client, names), DeadLetterStream(client, names)
     streams = {stream.name: await stream.state() for stream in (changes, SnapshotStream(client, names), dead)}
@@ -52,7 +52,7 @@ async def _slot(bucket: StateBucket) -> SlotRecord | None:
 
 
 async def _lags(reports: Mapping[str, WorkerReport], stream: ChangeStream, state: StreamState | None) -> dict[str, Lag]:
-    """Of the workers whose place in the stream is known."""
+    """Returns the lag of each worker whose position in the stream is known."""
     if state is None:
         return {}
     return {

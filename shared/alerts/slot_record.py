@@ -1,4 +1,6 @@
-"""What the replicator tells of its slot, for those who have no connection to the source: ``slot`` in the state bucket."""
+"""The replicator's report about its slot, for processes without a connection to the source: ``slot`` in the state
+bucket.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from dataclasses import dataclass
 SLOT_KEY = "slot"
 TELLING_INTERVAL_S = 30.0
 FRESH_S = 4 * TELLING_INTERVAL_S
-"""An older record says nothing of now."""
+"""An older record is not current."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """``lost`` says why the server gave the slot up, "" when it did not. ``lag_bytes`` of WAL are not confirmed; after
-    ``safe_wal_bytes`` more the server gives it up (None: never)."""
+    """``lost`` is why the server invalidated the slot, "" if it did not. ``lag_bytes`` of WAL are not confirmed; after
+    ``safe_wal_bytes`` more the server invalidates it (None: never)."""
 
     name: str
     wal_status: str
@@ -23,7 +25,8 @@ class SlotRecord:
 
 
 def remedy_of_loss(lost: str) -> str:
-    """What to set at the source, so that it does not give up the next slot for the same reason (manual: invalidation_reason)."""
+    """Returns what to set at the source, so that it does not invalidate the next slot for the same reason (manual:
+    invalidation_reason)."""
     match lost:
         case "idle_timeout":
             return "set idle_replication_slot_timeout to 0"

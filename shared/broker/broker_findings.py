@@ -1,7 +1,9 @@
-"""What ``pgsluice check`` says of NATS: is it there, may we do what we do, has it room, do streams fit their settings.
+"""Findings of ``pgsluice check`` about NATS: is it reachable, are the permissions and the room enough, do streams fit
+their settings.
 
-Nothing is made or stored. Permissions are tried by messages that JetStream refuses, because they expect another stream, and by
-requests that nobody answers, because they name no inbox: a server that does not permit them says so all the same.
+Nothing is created or stored. Permissions are tried by messages that JetStream refuses, because they expect another
+stream, and by requests that get no answer, because they name no inbox: a server that denies them reports it
+nevertheless.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _LATER = ("replicas", "max_bytes", "compression")
 
 @dataclass(slots=True)
 class ExaminedBroker:
-    """``client`` is None when there is no connection."""
+    """``client`` is None without a connection."""
 
     findings: Findings = field(default_factory=lambda: Findings(Subject.NATS))
     client: Client | None = None
@@ -60,7 +62,7 @@ class ExaminedBroker:
 async def examined_broker(
     settings: NatsSettings, names: GroupNames, stream: StreamSettings, *, copies: bool
 ) -> AsyncIterator[ExaminedBroker]:
-    """What was found, and the connection for the time of the block."""
+    """Yields the findings, and the connection for the time of the block."""
     complaints: list[Exception] = []
     examined = ExaminedBroker()
     try:
@@ -88,7 +90,8 @@ def denied_of(complaints: Iterable[Exception]) -> list[str]:
 def permission_finding(
     denied: Sequence[str], settings: NatsSettings, names: GroupNames, subject: Subject, needed: NatsPermissions
 ) -> Finding:
-    """Returns what is said of the group's user, who needs ``needed`` beside what every process of the group does."""
+    """Returns the finding about the permissions of the group's user, who needs ``needed`` and those of every process of
+    the group."""
     own = own_inbox(settings.inbox_prefix, names)
     needed = client_permissions(own) + group_permissions(names, makes=settings.creates_streams) + needed
     first = "" if own == settings.inbox_prefix else f"set nats-inbox-prefix: {own}, and "
@@ -159,7 +162,7 @@ class _Examination:
         await subscription.unsubscribe()
 
     async def _look_at(self, stream: ChangeStream | SnapshotStream) -> bool:
-        """Whether the stream exists."""
+        """Returns whether the stream exists."""
         asked = datetime.now(UTC)
         answer = await self._request(f"{STREAM_MANAGEMENT}INFO.{stream.name}")
         if "error" in answer and not self._settings.creates_streams:
@@ -209,13 +212,13 @@ class _Examination:
         try:
             answer = await self._request("$JS.API.STREAM.NAMES", {"subject": subject})
         except (nats.errors.Error, TimeoutError):
-            return  # the names of all streams are none of the permissions that a group needs
+            return  # the group needs no permission on the names of all streams
         for other in answer.get("streams") or []:
             fact = f"stream {other} listens on {subject}, so {stream.name} cannot be made"
             self._found.note("nats-stream-overlap", Severity.ERROR, fact, "take that subject out of it, or remove it")
 
     async def _room(self, missing: int) -> None:
-        """Of the account: what the servers have left, JetStream tells nobody."""
+        """Checks the account's room; JetStream does not report what the servers have left."""
         account = await self._request(_JETSTREAM_INFO)
         limits = account.get("limits") or {}
         for tier in (account.get("tiers") or {}).values():

@@ -3,26 +3,26 @@
     group, replicator                 what the group is bound to, its progress: replicator_records
     tables                            what it publishes: published_tables
     publication                       what was made of it: replicator.membership.membership
-    halt                              why it must not go on: halt
+    halt                              why it must not continue: halt
     snapshot, table.<oid>             the copy of the tables: ledger
     selection                         tables that were added and removed by command: table_selection
-    orders                            what people order about tables, and the outcome: table_orders
+    orders                            commands about tables, and the outcome: table_orders
     worker., batches., ready.,        a worker's report, its newest batches, since when tables are ready, its position, who runs
       position., lease.<name>         it: worker_records
-    alert_settings, alert_test        what people set of alerts, and a test of them: shared.alerts.alert_overrides
+    alert_settings, alert_test        operators' alert settings, and a test of them: shared.alerts.alert_overrides
     subscription., subscriptions_changed, who subscribed, and how far each is: shared.subscriptions.subscription_records
       receivers.<worker>
-    pipeline, run_requests            a SQL pipeline's runs, and what is asked of them: shared.pipelines
-    paused_tables                     whose changes people hold back: shared.units.paused_tables
-    desired., process.<unit>          what a unit is to do, what its process tells of itself: unit_records
+    pipeline, run_requests            a SQL pipeline's runs, and commands about them: shared.pipelines
+    paused_tables                     whose changes are held back: shared.units.paused_tables
+    desired., process.<unit>          what a unit is to do, what its process reports: unit_records
     schema.<oid>                      what a table or type was like, by position: replicator.definitions.store
     definitions, definitions.<name>   what was published of definitions, and what a worker did: definition_log
-    accepted, held.<name>             what people decided about them, what waits for that: definition_decisions
+    accepted, held.<name>             operators' decisions, and what waits for one: definition_decisions
 
-Values are JSON objects, each the fields of a dataclass (``record``). A write that names the revision it replaces fails when
-somebody else wrote in between.
+Values are JSON objects, each the fields of a dataclass (``record``). A write that names the revision it replaces fails
+when another client wrote in between.
 
-Everything is read through the leader of the stream behind the bucket, so whatever was acknowledged to anybody before is seen.
+Everything is read through the leader of the stream of the bucket, so every write acknowledged before is seen.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, Transien
 from pgsluice.shared.wire.names import GroupNames, is_group
 
 _MEANINGFUL = (nats.js.errors.NotFoundError, nats.js.errors.KeyWrongLastSequenceError)
-"""Of the first kind is that a key is not there, and that the bucket is not."""
+"""NotFoundError means that a key, or the bucket, does not exist."""
 
 _LISTING_DEADLINE_S = 2.0
 
@@ -78,7 +78,7 @@ class Entry(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One write to a key; ``value`` is None where it deleted the key."""
+    """One write to a key; ``value`` is None if it deleted the key."""
 
     key: str
     revision: int
@@ -120,7 +120,7 @@ class Bucket:
 
     @property
     def described(self) -> str:
-        """As a sentence names it."""
+        """Returns the bucket's name for sentences."""
         return f"{self.spoken} {self.name}"
 
     async def exists(self) -> bool:
@@ -141,14 +141,15 @@ class Bucket:
             self._bucket = self._read_through_leader()
 
     async def read(self, key: str, record: type[R]) -> Entry[R] | None:
-        """The key's value as a ``record``; None when the key is not there. Raises TerminalError when its value is none."""
+        """The key's value as a ``record``; None if the key does not exist. Raises TerminalError if the value is
+        malformed."""
         entry = await self.get(key)
         if entry is None:
             return None
         return Entry(self.decoded(key, record, entry.value), entry.revision)
 
     def decoded(self, key: str, record: type[R], value: bytes) -> R:
-        """The key's ``value`` as a ``record``. Raises TerminalError when it is none."""
+        """The key's ``value`` as a ``record``. Raises TerminalError if it is malformed."""
         try:
             return decode(record, value)
         except MalformedError as error:
@@ -197,7 +198,7 @@ class Bucket:
         return (broker_time(information["ts"]) - broker_time(found["message"]["time"])).total_seconds()
 
     async def put(self, key: str, value: Record | Mapping[str, Any]) -> int:
-        """Writes whatever is there before; returns the new revision."""
+        """Writes unconditionally; returns the new revision."""
         return await self._answer((await self._opened()).put(key, encode(value)))
 
     async def create(self, key: str, value: Record | Mapping[str, Any]) -> int | None:
@@ -217,9 +218,9 @@ class Bucket:
             return None
 
     async def change(self, key: str, nothing: R, change: Callable[[R], R]) -> Entry[R]:
-        """Changes the record under ``key`` to what ``change`` makes of it, of ``nothing`` where there is none. When two write
-        at the same moment, the second starts from what the first wrote; a record that would stay the same is not written.
-        Returns what is there, under revision 0 when nothing is. Raises as ``read``."""
+        """Changes the record under ``key`` to the result of ``change``, called with ``nothing`` if the key does not
+        exist. When two write at the same moment, the second starts from what the first wrote; a record that would stay
+        the same is not written. Returns the current record, with revision 0 if there is none. Raises as ``read``."""
         while True:
             found = await self.read(key, type(nothing))
             before = Entry(nothing, 0) if found is None else found
@@ -231,7 +232,7 @@ class Bucket:
                 return Entry(changed, written)
 
     async def delete(self, key: str, revision: int | None = None) -> bool:
-        """False when the key's revision is no longer ``revision``; None: whatever is there."""
+        """Returns False when the key's revision is no longer ``revision``; None: any revision."""
         try:
             await self._answer((await self._opened()).delete(key, last=revision))
         except nats.js.errors.KeyWrongLastSequenceError:
@@ -246,7 +247,7 @@ class Bucket:
     async def keys(self) -> list[str]:
         """Every key there is, also while keys are being written; a key that was deleted may be among them.
 
-        Asked of the stream behind the bucket: the client's own listing misses a key that is replaced while it is listed.
+        Reads the bucket's stream: the client's own listing misses a key that is replaced while it is listed.
         """
         await self._opened()
         prefix = f"$KV.{self.name}."
@@ -266,7 +267,8 @@ class Bucket:
             self._bucket = None
 
     def _read_through_leader(self) -> KeyValue:
-        """nats-py would ask any replica, however far behind, where the stream allows it, as those of earlier versions do."""
+        """Reads from the leader. nats-py would read from any replica, however old, if the stream allows it, as streams
+        of earlier versions do."""
         return KeyValue(self.name, f"KV_{self.name}", f"$KV.{self.name}.", self._jetstream, direct=False)
 
     async def _request(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -284,7 +286,7 @@ class Bucket:
         return TerminalError(f"{self.described} does not exist", self.missing_remedy)
 
     async def _answer(self, call: Awaitable[T]) -> T:
-        """As ``_asked``, of a bucket that was there: somebody may have removed it since."""
+        """Like ``_asked``, for a bucket that existed: it may have been removed since."""
         try:
             return await self._asked(call)
         except nats.js.errors.KeyNotFoundError:
@@ -298,7 +300,7 @@ class Bucket:
         except _MEANINGFUL:
             raise
         except nats.js.errors.BadRequestError as error:
-            if error.err_code in WRONG_LAST_SEQUENCE:  # the client tells it so of an update, not of a deletion
+            if error.err_code in WRONG_LAST_SEQUENCE:  # the client raises it so for an update, not for a deletion
                 raise nats.js.errors.KeyWrongLastSequenceError(description=error.description) from None
             raise self._refusal(error) from None
         except nats.errors.MaxPayloadError:
@@ -319,7 +321,7 @@ class Bucket:
 
 
 class StateBucket(Bucket):
-    """That of one group. Its replicator makes it."""
+    """The state bucket of one group. The group's replicator creates it."""
 
     spoken = "the state bucket"
     missing_remedy = "start the group's replicator first; it creates the bucket"
@@ -335,8 +337,8 @@ class StateBucket(Bucket):
 
 
 async def find_groups(client: Client) -> list[str]:
-    """The names of all groups, by the state buckets that are there; one of another name is somebody else's. Raises TransientError
-    when NATS does not say, for one because this user may not ask."""
+    """Returns the names of all groups, by the existing state buckets; a bucket of another name belongs to another
+    program. Raises TransientError when NATS does not answer, for example because this user lacks the permission."""
     prefix, found, total = f"KV_{GroupNames('x').bucket.removesuffix('x')}", list[str](), 1
     listed = 0
     while listed < total:  # a server lists a thousand at once
@@ -353,7 +355,7 @@ async def find_groups(client: Client) -> list[str]:
 
 
 async def opened_bucket(client: Client, names: GroupNames) -> StateBucket:
-    """For people's commands: raises UsageError for a group that was never started, with those that were."""
+    """Opens the bucket for a command: raises UsageError for a group that was never started, and lists existing groups."""
     bucket = StateBucket(client, names)
     if await bucket.exists():
         return bucket
@@ -364,7 +366,7 @@ async def opened_bucket(client: Client, names: GroupNames) -> StateBucket:
 
 
 async def list_groups(client: Client) -> list[str]:
-    """The same for a sentence; [] when NATS does not say."""
+    """Like ``find_groups``, but [] when NATS does not answer."""
     try:
         return await find_groups(client)
     except TransientError:

@@ -1,11 +1,13 @@
-"""What is removed from a group's change stream, and when.
+"""Removes old messages from a group's change stream.
 
-A message is removed when every registered worker applied it and it is older than the retention time. What stays always begins
-between transactions, and the newest settled message with everything after it stays: whoever publishes resumes from there.
+A message is removed when every registered worker applied it and it is older than the retention time. The rest always
+begins between transactions, and the newest settled message with everything after it stays: the publisher resumes from
+there.
 
-Without any registered worker nothing is removed. One that does not come back holds messages until the stream is full: that is
-said early. Who publishes calls this now and then: a group's replicator, or the workers that index what lies in Kafka. Any number
-of processes may do so at once, because each removes only what all workers have told that they need no more.
+Without any registered worker nothing is removed. One that does not come back holds messages until the stream is full: a
+warning comes early. The publisher calls this periodically: a group's replicator, or the workers that index what lies in
+Kafka. Any number of processes may do so at once, because each removes only what all workers have reported as no longer
+needed.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class ChangeRetention:
         self._absent = AbsentWorkers(stream, bucket)
 
     async def purge_and_warn(self) -> None:
-        """What is due every INTERVAL_S. Raises TransientError."""
+        """Does what is due every INTERVAL_S. Raises TransientError."""
         await self.purge()
         await self._absent.check()
 

@@ -1,7 +1,8 @@
-"""The group's dead-letter stream: what workers publish, what the command ``dead`` shows and asks for.
+"""The group's dead-letter stream: rejected changes that workers publish, and that the command ``dead`` shows and
+replays.
 
-A worker creates it when it has the first letter, as durable as the stream that the change came from. Letters are few (an option
-bounds them), so they are read as a whole.
+A worker creates it with its first dead letter, as durable as the stream that the change came from. Dead letters are few
+(an option limits them), so they are read as a whole.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.position import Position
 
 MAX_BYTES = 1024 * 1024 * 1024
-"""NATS reserves it. Enough for the letters of many workers: a row seldom has more than some kilobytes."""
+"""NATS reserves this size. Enough for the dead letters of many workers: a row seldom has more than some kilobytes."""
 
 _HEADER_BYTES = 16 * 1024
 """Room for headers in a NATS message, which counts towards the server's ``max_payload``."""
@@ -31,9 +32,9 @@ _HEADER_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredLetter:
-    """A letter in the stream. ``sequences`` are its messages. ``is_queued``: the worker is asked to apply it. ``places`` are what
-    the worker noted before it applied it. ``others`` are all other messages about its change: requests, and what the letter was
-    before it was refused again."""
+    """A dead letter in the stream. ``sequences`` are its messages. ``is_queued``: a replay is requested. ``places`` are
+    notes that the worker wrote before it applied it. ``others`` are all other messages about its change: requests, and
+    its earlier versions, if it was refused again."""
 
     letter: DeadLetter
     sequences: tuple[int, ...]
@@ -47,13 +48,13 @@ class StoredLetter:
 
     @property
     def all_sequences(self) -> tuple[int, ...]:
-        """In the order in which they may be removed: whoever is interrupted leaves no letter of which is forgotten that it was
-        applied."""
+        """Returns the sequences in the order in which they may be removed: after an interruption no dead letter loses
+        the note that it was applied."""
         return (*self.sequences, *self.others, *self.places)
 
 
 class Contents(NamedTuple):
-    """``strays`` are messages about letters that are gone."""
+    """``strays`` are messages whose dead letters are gone."""
 
     letters: list[StoredLetter]
     strays: list[int]
@@ -86,11 +87,12 @@ class DeadLetterStream(Stream):
         return StoredLetter(letter, tuple(sequences), is_queued=False)
 
     async def ask(self, letter: DeadLetter) -> None:
-        """Asks the worker to apply the letter, as it is in the stream now."""
+        """Requests that the worker applies the dead letter, as it is in the stream then."""
         await self._publish(self._names.replay_subject(letter.worker), b"", {POSITION_HEADER: str(letter.position)})
 
     async def place(self, letter: DeadLetter) -> int:
-        """Notes that the worker is about to apply the letter, after all that it noted before. The sequence of the note."""
+        """Notes that the worker is about to apply the dead letter, after all that it noted before. Returns the sequence
+        of the note."""
         return await self._publish(self._names.applying_subject(letter.worker), b"", {POSITION_HEADER: str(letter.position)})
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
@@ -106,12 +108,12 @@ class DeadLetterStream(Stream):
             raise self._unavailable(type(error).__name__) from None
 
     async def letters(self, worker: str | None = None) -> list[StoredLetter]:
-        """All of one worker, or of all, by worker and position; of a letter that is there twice, because it was refused again,
-        the newer one. Nothing when there is no stream."""
+        """Returns the dead letters of one worker, or of all, by worker and position; the newest version if a change was
+        refused again. Empty without a stream."""
         return (await self.contents(worker)).letters
 
     async def contents(self, worker: str | None = None) -> Contents:
-        """The same letters, and what is left of others."""
+        """Returns the dead letters, and stray messages of others."""
         state = await self.state()
         if state is None or not state.messages:
             return Contents([], [])
@@ -124,7 +126,7 @@ class DeadLetterStream(Stream):
         return Contents([stored for each in wanted if (stored := each.newest) is not None], strays)
 
     async def remove(self, letters: Sequence[StoredLetter]) -> None:
-        """Nothing happens to those that are gone."""
+        """Removes dead letters; ignores those already removed."""
         for stored in letters:
             await self.remove_messages(stored.all_sequences)
 
@@ -133,8 +135,8 @@ class DeadLetterStream(Stream):
             await self.delete_message(sequence)
 
     async def _messages(self, sequence: int) -> list[StoredMessage]:
-        """All there are, one by one from the leader: a letter that a replica does not show yet must not be taken for none, nor
-        one that was removed for one that is there."""
+        """Reads all messages, one by one from the leader: a replica might lack a new dead letter, or still show a
+        removed one."""
         messages: list[StoredMessage] = []
         while (message := await self.next_message_on(">", sequence)) is not None:
             messages.append(message)
@@ -143,14 +145,14 @@ class DeadLetterStream(Stream):
 
 
 class LetterCounts:
-    """How many letters each worker has, asked again and again: they are read only when the stream is another than before."""
+    """The number of dead letters of each worker. Repeated calls read the stream only if it has changed."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, int, int] | None = None
         self._counts: Counter[str] = Counter()
 
     async def of(self, stream: DeadLetterStream) -> Counter[str]:
-        """By worker."""
+        """Returns the counts by worker."""
         state = await stream.state()
         seen = None if state is None else (state.created, state.messages, state.last_sequence)
         if seen != self._seen:
@@ -160,7 +162,7 @@ class LetterCounts:
 
 
 _Change = tuple[str, Position]
-"""Of which worker, and where."""
+"""Worker and position of a change."""
 
 
 @dataclass(slots=True)
@@ -173,7 +175,7 @@ class _Found:
 
     @property
     def newest(self) -> StoredLetter | None:
-        """The letter that was refused most often, with all else."""
+        """The dead letter that was refused most often, with all other messages."""
         if not self.letters:
             return None
         newest = max(self.letters, key=lambda stored: (stored.letter.attempts, stored.last_sequence))

@@ -1,11 +1,13 @@
-"""Which definitions a group published, and what became of them: records of the state bucket, which outlive streams and slots.
+"""The definitions that a group published, and their outcomes: records of the state bucket, which outlive streams and
+slots.
 
     definitions             the newest definitions, written by the replicator before it publishes them, and counts of messages
                             that were forged or are missing
     definitions.<worker>    what a worker did with the newest ones, written when the batch that held them is applied
 
-Each is one key with one writer, bounded by KEPT and by MOST_BYTES, so nothing grows with time. Entries go by position: a session
-that goes back, or a batch that comes twice, notes the same again. No default and no value of a row is in them.
+Each is one key with one writer, bounded by KEPT and by MOST_BYTES, so nothing grows with time. Entries go by position:
+a session that goes back, or a batch that comes twice, notes the same again. No default and no value of a row is in
+them.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ KEPT = 500
 """Definitions, the newest ones."""
 
 MOST_BYTES = 40_000
-"""Of a record's packed entries: a server with the smallest ``max_payload`` takes it."""
+"""Limit of a record's packed entries: a server with the smallest ``max_payload`` accepts it."""
 
 MOST_CHANGES = 20
-"""Of one definition; who adds a hundred columns at once need not read all of them."""
+"""Limit per definition; a user who adds a hundred columns at once need not read all of them."""
 
 _KEY = "definitions"
 _WORKER_PREFIX = "definitions."
@@ -35,7 +37,7 @@ _REMEDY = "delete the key: what is published from now on is noted again"
 
 
 class Outcome(enum.StrEnum):
-    """What a worker did with a definition, as people read it."""
+    """A worker's action for a definition, as shown to users."""
 
     APPLIED = "applied"
     """The destination is altered, where it had to be."""
@@ -43,23 +45,23 @@ class Outcome(enum.StrEnum):
     """The destination keeps what the source has no more."""
     IGNORED = "ignored"
     PASSED_ON = "passed on"
-    """As a line, in its place between the others."""
+    """Forwarded as a line, in its place between the others."""
     PASSED_OVER = "passed over"
     """The sink takes no definitions."""
     HELD = "held"
-    """Rows go on without a new column, until somebody decides."""
+    """Rows continue without a new column, until an operator decides."""
     STOPPED = "stopped"
-    """The worker stopped before it, for a person."""
+    """The worker stopped before it, for an operator."""
     ACCEPTED = "accepted"
-    """A person said that it is done."""
+    """An operator declared it done."""
     RECOPIED = "recopied"
     """A copy of the table holds what it came to."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedDefinition:
-    """``committed_at`` is RFC 3339, "" where it is not known. ``name`` is that of the table or type, "" where the source could
-    not tell. ``changes`` are words (``shared.definitions.wording``)."""
+    """``committed_at`` is RFC 3339, "" if unknown. ``name`` is the table's or type's name, "" if the source could not
+    provide it. ``changes`` are words (``shared.definitions.wording``)."""
 
     position: Position
     committed_at: str
@@ -71,13 +73,13 @@ class LoggedDefinition:
 
 @dataclass(slots=True)
 class Count:
-    """Of what is seen again when a session goes back: only what lies behind ``through`` is new."""
+    """A count of events that are seen again when a session goes back: only those after ``through`` are new."""
 
     count: int = 0
     through: Position | None = None
 
     def add(self, position: Position) -> bool:
-        """Whether it is new."""
+        """Returns whether it is new."""
         if self.through is not None and position <= self.through:
             return False
         self.count, self.through = self.count + 1, position
@@ -86,15 +88,15 @@ class Count:
 
 @dataclass(slots=True)
 class DefinitionLog:
-    """``definitions`` are in the order of their positions. ``forged`` counts messages that somebody else emitted in the group's
-    name; ``missed`` counts tables that were found altered, and nothing had told of it."""
+    """``definitions`` are ordered by position. ``forged`` counts messages that another client emitted in the group's
+    name; ``missed`` counts tables that were found altered without a message."""
 
     definitions: list[LoggedDefinition] = field(default_factory=list)
     forged: Count = field(default_factory=Count)
     missed: Count = field(default_factory=Count)
 
     def note(self, definition: LoggedDefinition) -> bool:
-        """Whether it is news."""
+        """Returns whether it is new."""
         found = bisect_left(self.definitions, definition.position, key=lambda each: each.position)
         if self.definitions[found : found + 1] and self.definitions[found].position == definition.position:
             return False
@@ -110,8 +112,8 @@ class DefinitionLog:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionLogRecord:
-    """``newest`` is for people, ``entries`` are packed. ``forged`` and ``missed`` are counts, each with the position up to which
-    it was counted, "" at first."""
+    """``newest`` is for readers, ``entries`` are packed. ``forged`` and ``missed`` are counts, each with the position
+    up to which it was counted, "" at first."""
 
     newest: str
     entries: str
@@ -123,7 +125,7 @@ class DefinitionLogRecord:
 
 @dataclass(frozen=True, slots=True)
 class OutcomesRecord:
-    """``newest`` is for people; ``entries`` are packed: position, outcomes and time of each."""
+    """``newest`` is for readers; ``entries`` are packed: position, outcomes and time of each."""
 
     newest: str
     entries: str
@@ -133,8 +135,7 @@ class OutcomesRecord:
 
 @dataclass(frozen=True, slots=True)
 class NotedOutcome:
-    """What a worker did with one definition, of which it may have done one thing with one part and another with the next.
-    ``at`` is RFC 3339."""
+    """A worker's actions for one definition, whose parts may have different outcomes. ``at`` is RFC 3339."""
 
     outcomes: tuple[Outcome, ...]
     at: str
@@ -164,7 +165,8 @@ async def store_log(bucket: StateBucket, log: DefinitionLog) -> None:
 
 
 async def load_outcomes(bucket: StateBucket, worker: str) -> Outcomes:
-    """By position; none when the worker noted none. Raises TerminalError for a record that ``store_outcomes`` does not make."""
+    """Returns the outcomes by position; empty if the worker noted none. Raises TerminalError for a record that
+    ``store_outcomes`` does not write."""
     key = outcomes_key(worker)
     entry = await bucket.read(key, OutcomesRecord)
     if entry is None:

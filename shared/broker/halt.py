@@ -1,8 +1,9 @@
-"""Why a group's replicator must not go on, under ``halt`` in the state bucket, until a person acts.
+"""The reason why a group's replicator must not continue until an operator acts, under ``halt`` in the state bucket.
 
-A replicator that found another history at its source writes it before it ends. Later starts end the same way: what was found can
-disappear by itself (a source that went back grows past the place where it was), and the rows in between would be missing in
-silence. ``pgsluice drop`` removes it with the group, ``pgsluice forget --halt`` alone, for a person who removed the cause.
+A replicator that found another history at its source writes it before it ends. Later starts end the same way: the
+difference can disappear (a source that went back grows past its earlier position), and the rows in between would be
+missing silently. ``pgsluice drop`` removes it with the group, ``pgsluice forget --halt`` alone, for an operator who
+removed the cause.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ async def check_halt(bucket: StateBucket) -> None:
 
 
 async def note_halt(bucket: StateBucket, error: HistoryError) -> None:
-    """Keeps the reason that is there already. Raises TransientError when NATS does not answer."""
+    """Keeps a reason that exists already. Raises TransientError when NATS does not answer."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     await bucket.create(HALT_KEY, Halt(error.fact, error.remedy, since))
 
 
 async def lift_halt(bucket: StateBucket) -> bool:
-    """Whether there was one."""
+    """Returns whether there was a halt."""
     if await bucket.get(HALT_KEY) is None:
         return False
     await bucket.delete(HALT_KEY)

@@ -1,4 +1,4 @@
-"""How far a reader is behind the end of a group's stream of changes."""
+"""The lag of a reader, relative to the end of a group's stream of changes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pgsluice.shared.wire.message import MessageHeaders
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """``bytes`` counts bodies, before compression, that were not read; the first of them was stored ``seconds`` ago (0: there are
-    none). None of what is not known, because the reader is bound to another stream or its place in the stream is gone."""
+    """``bytes`` counts bodies, before compression, that were not read; the first of them was stored ``seconds`` ago (0:
+    none). A value is None if unknown, because the reader is bound to another stream or its place in the stream is gone."""
 
     messages: int | None = None
     bytes: int | None = None
@@ -39,8 +39,8 @@ async def measure_lag(stream: ChangeStream, state: StreamState, sequence: int) -
 
 
 def copy_lag(snapshot: SnapshotRecord | None, report: WorkerReport) -> Lag | None:
-    """Behind the end of a copy that no changes follow, in messages and since when there is something to apply; None for a group
-    that streams."""
+    """The lag in a copy without changes, in messages and since when there is something to apply; None for a group that
+    streams."""
     if snapshot is None or snapshot.mode is not CopyMode.COPY:
         return None
     if snapshot.state is CopyState.FINISHED and report.snapshot_sequence >= snapshot.last_sequence:

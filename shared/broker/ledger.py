@@ -1,6 +1,8 @@
-"""What is known of the copy of each table, in the group's state bucket: written by the replicator, read by workers and people.
+"""The state of each table's copy, in the group's state bucket: written by the replicator, read by workers and
+operators.
 
-Keys: ``snapshot`` (the newest copy as a whole), ``table.<oid>`` (one table, under the oid that its rows are published under).
+Keys: ``snapshot`` (the newest copy as a whole), ``table.<oid>`` (one table, under the oid that its rows are published
+under).
 
 Order of writes, on which workers rely:
 
@@ -10,12 +12,12 @@ Order of writes, on which workers rely:
 4. FINISHED_COPY with ``last_sequence`` after JetStream acknowledged every range; ERRORED at any time after 1;
 5. ``snapshot`` with state FINISHED after every table is FINISHED_COPY, ERRORED or LEFT.
 
-A copy that was interrupted goes on with 2 for the tables that are not finished; their ``attempt`` grows, and what was published
-of them under the earlier snapshot no longer counts.
+A copy that was interrupted continues with 2 for the tables that are not finished; their ``attempt`` grows, and what was
+published of them under the earlier snapshot no longer counts.
 
-Tables join and are copied again while the group streams. For them it begins anew with 1: ``snapshot`` as RUNNING, then the table
-as INIT, before it is published, or before the definition is published that asks for its copy. Changes of a table that commit
-below the LSN of 3 are the copy's.
+Tables join and are copied again while the group streams. For them it begins again with 1: ``snapshot`` as RUNNING, then
+the table as INIT, before it is published, or before the definition is published that asks for its copy. Changes of a
+table that commit below the LSN of 3 are the copy's.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ class CopyState(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """Where a table is. The replicator writes all but SYNC_WAIT, CATCHUP and READY, which follow from a worker's position: a
-    worker that has applied the copy is catching up until it has passed the table's LSN in the change stream; SYNC_WAIT is a table
-    that waits for those that are copied with it. A table that LEFT the group keeps what its copy holds, for workers that have not
-    applied all of it, and is copied anew when it returns."""
+    """The state of a table. The replicator writes all but SYNC_WAIT, CATCHUP and READY, which follow from a worker's
+    position: a worker that has applied the copy is catching up until it has passed the table's LSN in the change
+    stream; SYNC_WAIT is a table that waits for the tables copied with it. A table that LEFT the group keeps what its
+    copy holds, for workers that have not applied all of it, and is copied again when it returns."""
 
     INIT = "init"
     DATA_SYNC = "data_sync"
@@ -65,14 +67,14 @@ class Phase(enum.StrEnum):
 
 
 class Retry(enum.StrEnum):
-    """What becomes of a table that is ERRORED by itself."""
+    """What happens next to a table that is ERRORED."""
 
     NONE = "none"
-    """Nothing: it cannot be copied any more. An earlier version said so of tables that were dropped."""
+    """No retry: it cannot be copied. An earlier version wrote it for tables that were dropped."""
     MANUAL = "manual"
-    """Nothing before a person has removed the cause and asks for it."""
+    """No retry before an operator has removed the cause and requests one."""
     TIMED = "timed"
-    """It is tried again, at ``TableRecord.retry_at``."""
+    """Retried automatically, at ``TableRecord.retry_at``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +131,19 @@ class TableRecord:
         return f"{self.schema}.{self.table}"
 
     def is_due(self, at: datetime) -> bool:
-        """Whether the table is ERRORED and to be tried again by then."""
+        """Returns whether the table is ERRORED and to be tried again by then."""
         is_timed = self.phase is Phase.ERRORED and self.retry is Retry.TIMED and bool(self.retry_at)
         return is_timed and datetime.fromisoformat(self.retry_at) <= at
 
     def enter(self, phase: Phase, **changes: Any) -> TableRecord:
-        """The same table in ``phase`` from now on."""
+        """Returns the table in ``phase`` from now on."""
         return replace(self, phase=phase, since=now(), **changes)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerContent:
-    """``snapshot`` is None when nothing was ever copied. ``tables`` is by oid, and so are their ``revisions``.
-    All that was written of tables up to ``revision`` is in it."""
+    """``snapshot`` is None if no table was ever copied. ``tables`` and their ``revisions`` are by oid. Includes all
+    writes to tables up to ``revision``."""
 
     snapshot: SnapshotRecord | None
     tables: dict[int, TableRecord]
@@ -167,12 +169,13 @@ class Ledger:
         self._bucket = bucket
         self._loaded = _NOTHING
         self._end = BucketEnd("", 0)
-        """Where the bucket ended when it was read last."""
+        """End of the bucket at the last read."""
 
     async def load(self) -> LedgerContent:
-        """Reads what was written since the last call, and returns the same object when that is nothing: a batch asks more than
-        once, and a group may have thousands of tables. Reads everything when the bucket is not that of the last call, or was
-        restored from an older copy. Raises TerminalError when a record is not of this version's form."""
+        """Reads what was written since the last call, and returns the same object when that is nothing: a batch asks
+        more than once, and a group may have thousands of tables. Reads everything when the bucket is another than at
+        the last call, or was restored from an older copy. Raises TerminalError when a record is not of this version's
+        form."""
         end = await self._bucket.end()
         before, after = (self._loaded, self._end.revision) if end.may_follow(self._end) else (_NOTHING, 0)
         snapshot, newest = await self.load_snapshot(), after
@@ -193,7 +196,7 @@ class Ledger:
         return before
 
     async def load_tables(self, oids: Iterable[int]) -> LedgerContent:
-        """What it says of these tables, and of the newest copy; a group may have thousands of others."""
+        """Returns the records of these tables, and of the newest copy; a group may have thousands of others."""
         snapshot = await self.load_snapshot()
         entries = [await self._bucket.read(f"{_TABLE_PREFIX}{oid}", TableRecord) for oid in sorted(set(oids))]
         return LedgerContent(snapshot, {entry.value.oid: entry.value for entry in entries if entry is not None})
@@ -218,7 +221,7 @@ class Ledger:
 
 
 def _oid_of(key: str) -> int:
-    """Returns 0 for a key that is no table's: somebody else wrote and removed it."""
+    """Returns 0 for a key that is no table's: another client wrote and removed it."""
     oid = key.removeprefix(_TABLE_PREFIX)
     return int(oid) if oid.isascii() and oid.isdecimal() else 0
 

@@ -1,7 +1,8 @@
-"""What a process tells of itself in the state bucket, under ``process.<unit>``: its Pulse, for whoever looks from outside.
+"""A process's report in the state bucket, under ``process.<unit>``: its Pulse, for other processes.
 
-One task of the process looks at the pulse once a second. It writes when something changed that people act upon, and otherwise
-every ALIVE_INTERVAL_S, so that a record which grows old means that its process was killed, is frozen, or has no broker.
+One task of the process reads the pulse once a second. It writes when something changed that operators act upon, and
+otherwise every ALIVE_INTERVAL_S, so that a record which grows old means that its process was killed, is frozen, or has
+no broker.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class ProcessReport:
         self.acknowledged = 0
         """The revision of ``desired.<unit>`` that the process obeys."""
         self.is_claimed = False
-        """Whether no other process can be this unit now, as long as its lease or its slot is ours. Until then a record of
-        another one that lives is left alone."""
+        """True if no other process can be this unit now, as long as this one holds its lease or slot. Before that, a
+        record of another live process is not overwritten."""
         self._key = process_key(unit)
         self._pulse = pulse
         self._bucket = bucket
@@ -47,12 +48,12 @@ class ProcessReport:
         self._told_at = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises TerminalError when the bucket is gone or takes no record."""
+        """Runs until it is cancelled. Raises TerminalError when the bucket is gone or refuses the record."""
         while True:
             try:
                 await self._tell_news()
             except TransientError as error:
-                log.debug("the process's record cannot be written now", reason=str(error))  # others say that the broker is away
+                log.debug("the process's record cannot be written now", reason=str(error))  # reported elsewhere
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def tell_end(self, error: BaseException | None, *, is_finished: bool = False) -> None:
@@ -86,7 +87,7 @@ class ProcessReport:
         return bucket
 
     async def _is_anothers(self, bucket: StateBucket) -> bool:
-        """Whether the record is that of another process which seems to live."""
+        """Returns whether the record belongs to another process that seems to live."""
         entry = await bucket.get(self._key)
         if entry is None:
             return False
@@ -103,8 +104,8 @@ class ProcessReport:
         return (record.host, record.pid, record.started_at) == (self._host, os.getpid(), self._pulse.started_at.isoformat())
 
     def _is_gone_from_here(self, record: ProcessRecord) -> bool:
-        """Whether it ran on this host, and its number is nobody's by now, or ours. Where two containers have one name for their
-        host that may be wrong: then their records replace each other, and nothing else happens."""
+        """Returns whether it ran on this host, and its process ID is now unused, or this process's. If two containers
+        have one host name that may be wrong: then their records replace each other, without further effect."""
         return record.host == self._host and (record.pid == os.getpid() or not os.path.exists(f"/proc/{record.pid}"))
 
     def _record(self) -> ProcessRecord:
@@ -124,7 +125,7 @@ class ProcessReport:
 
 
 def _news(record: ProcessRecord) -> ProcessRecord:
-    """Without what changes all the time."""
+    """Returns the record without the fields that always change."""
     return replace(record, updated_at="", progressed_at="", idle=True)
 
 

@@ -1,8 +1,8 @@
 """The tables that a group publishes, under ``tables`` in the state bucket.
 
-The replicator writes them when its tables are chosen, from the source's catalog, and again before it publishes a row of a table
-that differs from the record. Workers check their rules and routes against the record, and notebooks take their columns from it.
-Only a change's own message says what the change looks like: the table may have been altered since.
+The replicator writes them when its tables are chosen, from the source's catalog, and again before it publishes a row of
+a table that differs from the record. Workers check their rules and routes against the record, and notebooks take their
+columns from it. Only a change's own message describes the change: the table may have been altered since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNCHECKED = "SQL_ASCII"
 
 @dataclass(frozen=True, slots=True)
 class PublishedTables:
-    """``names`` are for people, ``descriptors`` for workers. ``encoding`` is that of the source database."""
+    """``names`` are for readers, ``descriptors`` for workers. ``encoding`` is the source database's."""
 
     names: tuple[str, ...]
     descriptors: str
@@ -32,7 +32,7 @@ class PublishedTables:
 
 
 async def store_tables(bucket: StateBucket, tables: Sequence[Table], encoding: str) -> None:
-    """Writes the record. ``encoding`` is that of the source database. Raises TransientError when NATS does not answer."""
+    """Writes the record. ``encoding`` is the source database's. Raises TransientError when NATS does not answer."""
     await bucket.put(TABLES_KEY, _record(tables, encoding))
 
 
@@ -78,7 +78,7 @@ class SeenTables:
 
 
 def _differs(told: Table, now: Table) -> bool:
-    """Returns whether columns or names are others, or a column has a number that is not the one of ``told``; 0 is none."""
+    """Returns whether columns or names differ, or a column's number differs from the one in ``told``; 0 means unknown."""
     if _shape(told) != _shape(now):
         return True
     return any(column.number not in (0, before.number) for before, column in zip(told.columns, now.columns, strict=True))
@@ -90,7 +90,7 @@ def _shape(table: Table) -> object:
 
 
 async def is_text_unchecked(bucket: StateBucket) -> bool | None:
-    """Whether the source database may hold text that is not UTF-8. None before a replicator has told."""
+    """Returns whether the source database can hold text that is not UTF-8. None before a replicator has reported."""
     entry = await bucket.read(TABLES_KEY, PublishedTables)
     return None if entry is None else entry.value.encoding == UNCHECKED
 

@@ -1,8 +1,9 @@
-"""How the records of the state bucket are read: into the types that their writers use, whatever version wrote them.
+"""Decodes the records of the state bucket: into the types that their writers use, whatever version wrote them.
 
-A record is a dataclass; its value in the bucket is a JSON object of the same fields. Fields that a type does not name are passed
-over, so that a process of a newer version stops none of an older one; a field that has a default may be missing, as in what an
-older version wrote. Anything else that is not of the type is refused with one sentence that names the key.
+A record is a dataclass; its value in the bucket is a JSON object of the same fields. Fields that a type does not name
+are ignored, so that a process of a newer version stops none of an older one; a field that has a default may be missing,
+as in what an older version wrote. Anything else that is not of the type is refused with one sentence that names the
+key.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.position import parse_lsn
 
 LsnText = Annotated[str, parse_lsn]
-"""An LSN as PostgreSQL writes it; "" where there is none yet."""
+"""An LSN as PostgreSQL writes it; "" if there is none yet."""
 TimeText = Annotated[str, datetime.fromisoformat]
-"""A time as RFC 3339; "" where there is none yet."""
+"""A time as RFC 3339; "" if there is none yet."""
 
 USE_THAT_VERSION = "a newer pgsluice wrote it, or a person did; use that version, or run 'pgsluice drop' and start again"
 
@@ -44,7 +45,7 @@ R = TypeVar("R", bound=Record)
 
 
 class MalformedError(ValueError):
-    """What is wrong with a record, without its key. ``StateBucket`` makes a TerminalError of it."""
+    """Describes the error in a record, without its key. ``StateBucket`` makes a TerminalError of it."""
 
 
 def encode(record: Record | Mapping[str, Any]) -> bytes:
@@ -133,7 +134,7 @@ def _of_type(kind: Any, value: object, path: str) -> Any:
 
 
 def _known(kind: Callable[[Any], Any], value: object, path: str) -> Any:
-    """What ``kind`` makes of ``value``, which it may refuse."""
+    """Returns ``kind(value)``; raises MalformedError if ``kind`` refuses it."""
     try:
         return kind(value)
     except (TypeError, ValueError):

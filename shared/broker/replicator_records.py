@@ -1,4 +1,4 @@
-"""What a replicator writes of its group into the state bucket: what the group is bound to, and how far it has come."""
+"""The replicator's records about its group in the state bucket: what the group is bound to, and its progress."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ GROUP_KEY = "group"
 REPLICATOR_KEY = "replicator"
 
 ANY_ORIGIN = "any"
-"""As the subscription option ``origin`` of PostgreSQL: changes are streamed whoever made them."""
+"""Like the subscription option ``origin`` of PostgreSQL: streams changes of every origin."""
 
 _BY_WORKER = "worker "
 
 
 def publication_of_worker(worker: str) -> str:
-    """In the place of a publication, where a worker publishes the group; ``worker`` is its group, a slash and its name."""
+    """Returns the text stored instead of a publication, if a worker publishes the group; ``worker`` is its group, a
+    slash and its name."""
     return _BY_WORKER + worker
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
     """The facts that must not change between two starts. ``slot_lsn`` is where the slot began, "" until it was made;
-    ``publication_oid`` is the publication's identity. ``origin`` says whose changes are in the stream."""
+    ``publication_oid`` is the publication's identity. ``origin`` names the origins whose changes are in the stream."""
 
     group: str
     system_id: str
@@ -47,8 +48,8 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatorRecord:
-    """The replicator's progress. People read all of it. The next start depends on three fields: ``flushed_lsn`` (the slot is
-    never confirmed beyond what the stream or this record shows), ``stream_sequence`` (the stream held that much) and
+    """The replicator's progress. All fields are for readers. The next start depends on three: ``flushed_lsn`` (the slot
+    is never confirmed beyond what the stream or this record shows), ``stream_sequence`` (the stream held that much) and
     ``stream_created`` (of which stream)."""
 
     flushed_lsn: LsnText

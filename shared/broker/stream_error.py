@@ -1,7 +1,7 @@
-"""What the errors of JetStream, and of its client, mean for us: which of them pass by themselves.
+"""The errors of JetStream, and of its client, sorted: transient ones, and others.
 
-A cluster of NATS servers is without a leader for some seconds now and then, and without a quorum for as long as people need.
-Neither is anybody's mistake, whatever name the client has for it. This is the one place that knows the names.
+A cluster of NATS servers has no leader for some seconds now and then, and no quorum until it is repaired. Neither is a
+mistake of configuration, whatever name the client has for it. Only this module knows the names.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _TOO_LARGE = _NO_ROOM | {10002, 10122}  # for what the account may have, for wha
 _SUBJECTS_OVERLAP = 10065
 _NO_PEERS = 10005
 _DUPLICATE_IN_PROCESS = 10158  # the first copy of the message is still being stored: its acknowledgement is late, not lost
-_INCOMPLETE_BATCH = 10176  # the rest of an atomic batch is with a leader before, or with nobody after ten seconds
+_INCOMPLETE_BATCH = 10176  # another leader has the rest of an atomic batch, or after ten seconds none
 _NOT_HERE = frozenset({10076, 10039, 10035})  # JetStream is off: for the server, for the account
 
-_PASSING_STATUS = frozenset({429, 500, 503})  # there is too much at once, or nobody to take it
+_PASSING_STATUS = frozenset({429, 500, 503})  # too many requests at once, or no server to accept them
 
 FULL_STREAM_REMINDER_S = 10.0
-"""So often a publisher says that it waits for room in its stream."""
+"""Interval at which a publisher logs that it waits for room in its stream."""
 
 CLIENT_ERRORS = (nats.errors.Error, OSError)
 """Everything that a call of nats-py raises on its own: without an answer, or for an answer that is an error."""
@@ -50,14 +50,15 @@ _VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"
 
 
 def denied_by(error: Exception) -> str:
-    """Returns what the server did not permit, in lower case as nats-py tells it, like ``publish pgsluice.orders.changes``; "" for
-    any other error."""
+    """Returns what the server did not permit, in lower case as nats-py writes it, like ``publish
+    pgsluice.orders.changes``; "" for any other error."""
     found = _VIOLATION.search(str(error))
     return "" if found is None else f"{found[1].replace('subscription', 'subscribe')} {found[2]}".lower()
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the same call may succeed later, after nats-py raised ``error``: nobody answered, or whoever did has no leader."""
+    """Returns whether the same call may succeed later, after nats-py raised ``error``: no answer, or the answering
+    server has no leader."""
     if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.js.errors.ServerError):
         return error.err_code not in _NOT_HERE
     if isinstance(error, nats.js.errors.APIError):
@@ -71,7 +72,7 @@ def answer_of(error: nats.js.errors.APIError) -> Mapping[str, Any]:
 
 
 def is_passing_answer(error: Mapping[str, Any]) -> bool:
-    """The same for the error object of an answer of JetStream's API. A stream that is full is none that passes by itself."""
+    """Like ``is_passing``, for the error object of an answer of JetStream's API. A full stream is not transient."""
     code = error.get("err_code")
     if code in _NO_ROOM or code in _NOT_HERE:
         return False
@@ -81,13 +82,13 @@ def is_passing_answer(error: Mapping[str, Any]) -> bool:
 
 
 def is_too_large(error: Mapping[str, Any]) -> bool:
-    """Whether that object refuses a stream for its size."""
+    """Returns whether the error object refuses a stream for its size."""
     code = error.get("err_code")
     return code in _TOO_LARGE or (code == _NO_PEERS and "storage" in str(error.get("description")))
 
 
 def payload_error(what: str) -> PgsluiceError:
-    """What the operator reads when ``what`` does not fit into one message."""
+    """Returns the error for ``what``, which does not fit into one message."""
     return TerminalError(
         f"{what} is larger than the NATS server's max_payload", "raise max_payload in its configuration; its default is 1MB"
     )
@@ -101,13 +102,13 @@ def absent_error(what: str) -> PgsluiceError:
 
 
 def publish_error(stream: str, error: Mapping[str, Any], remedy: str) -> PgsluiceError:
-    """What the operator reads when JetStream will never take a message for ``stream``."""
+    """Returns the error when JetStream will never accept a message for ``stream``."""
     fact = f"JetStream refuses messages for stream {stream}: {error.get('description', '')} (error {error.get('err_code')})"
     return TerminalError(fact, f"check the stream's limits; {remedy}")
 
 
 def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:
-    """What the operator reads when JetStream refuses an operation on ``stream``."""
+    """Returns the error when JetStream refuses an operation on ``stream``."""
     code, text = error.get("err_code"), error.get("description", "")
     if code == _SUBJECTS_OVERLAP:
         return TerminalError(f"stream {stream} cannot be created: {text}", "another stream listens on our subject; remove it")

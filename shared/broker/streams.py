@@ -1,19 +1,21 @@
-"""JetStream, as far as the program uses it: the streams of a group, for changes, for copied rows and for dead letters.
+"""The parts of JetStream that the program uses: the streams of a group, for changes, for copied rows and for dead
+letters.
 
-The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get (NATS
-server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
+The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get
+(NATS server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.
 
-A direct get is answered by any replica of the stream, however far behind its leader it is, and by nobody while there is no
-leader. What it shows is right, for a message never changes; that it shows nothing, or what it calls the last message, proves
-nothing. So ``peek…`` asks whoever is near, for callers who ask again, and everything else asks the leader where it matters.
+Any replica of the stream answers a direct get, however old its data is, and none without a leader. A message that it
+returns is right, for a message never changes; an empty answer, or its last message, proves nothing. So ``peek…`` reads
+from any replica, for callers who ask again, and everything else reads from the leader where it matters.
 
-Streams are made and changed through nats-py. Three requests are our own: batched direct get, which it does not have; a stream's
-state, for it cuts the server's times to microseconds, and the time of creation is the identity of an older stream; and a message
-from the leader, since it reads headers as those of a mail.
+Streams are created and changed through nats-py. Three requests are written here: batched direct get, which nats-py
+lacks; a stream's state, because nats-py cuts the server's times to microseconds, and the time of creation is the
+identity of an older stream; and a message from the leader, because nats-py parses headers as a mail's.
 
-JetStream reserves a stream's ``max_bytes`` when it is made. It tells an account what it has reserved, but not what its servers
-have left; only that a stream is too large. So a new stream whose size nobody chose is tried in falling sizes. What is accepted
-was free, and the stream keeps a share of it: streams that are made later find room too, however small the broker is.
+JetStream reserves a stream's ``max_bytes`` when it is created. It reports to an account what it has reserved, but not
+what its servers have left; only that a stream is too large. So a new stream without a configured size is tried in
+falling sizes. The accepted size was free, and the stream keeps a share of it: streams that are created later find room
+too, however small the broker is.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def trial_sizes() -> Iterator[int]:
 
 
 def share_of(accepted: int) -> int:
-    """What a stream keeps that JetStream took with ``accepted`` bytes."""
+    """Returns the size that a stream keeps after JetStream accepted ``accepted`` bytes."""
     return max(LEAST_BYTES, min(MOST_BYTES, accepted // SHARES))
 
 
@@ -79,7 +81,7 @@ STREAM_MANAGEMENT = "$JS.API.STREAM."
 CREATED_METADATA = "pgsluice.created"
 _TRIAL_METADATA = "pgsluice.trial"
 _MAKER = uuid.uuid4().hex[:8]
-"""This process, in the identity of each stream that it makes."""
+"""Identifies this process, in the identity of each stream that it creates."""
 
 log = telemetry.logger(__name__)
 T = TypeVar("T")
@@ -87,8 +89,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """``created`` is the stream's identity: when it was made, and a random part, as ``ensure`` wrote it into the metadata.
-    The server's own creation time is none: after an update of the configuration and a restart, it is the time of the update.
+    """``created`` is the stream's identity: when it was made, and a random part, as ``ensure`` wrote it into the
+    metadata. The server's own creation time does not identify it: after an update of the configuration and a restart,
+    it is the time of the update.
 
     ``first_sequence`` is one past ``last_sequence`` when the stream is empty. Sizes are bytes.
     """
@@ -102,7 +105,7 @@ class StreamState:
 
     @property
     def is_made_here(self) -> bool:
-        """Whether this process made the stream."""
+        """Returns whether this process made the stream."""
         return self.created.endswith(f" {_MAKER}")
 
 
@@ -167,11 +170,12 @@ class Stream:
         return state
 
     def configuration(self, settings: StreamSettings) -> dict[str, Any]:
-        """What is chosen of JetStream's configuration."""
+        """Returns the chosen part of JetStream's configuration."""
         return stream_configuration(self.name, [self._subjects], settings)
 
     async def _create(self, settings: StreamSettings) -> StreamConfig:
-        """As it was made. A stream whose size is open is marked, until the size that fits was cut to a share of it."""
+        """Returns the configuration as created. A stream without a configured size is marked, until the size that fits
+        was cut to a share of it."""
         metadata = {CREATED_METADATA: f"{datetime.now(UTC).isoformat()} {_MAKER}"}
         if not settings.max_bytes:
             metadata[_TRIAL_METADATA] = "true"
@@ -211,10 +215,11 @@ class Stream:
         return await self._leader_get({"seq": first_sequence, "next_by_subj": subject})
 
     async def fetch(self, first_sequence: int, count: int, max_bytes: int) -> list[StoredMessage]:
-        """Up to ``count`` messages in order, the first with a sequence of at least ``first_sequence``; from whoever is near.
+        """Returns up to ``count`` messages in order, the first with a sequence of at least ``first_sequence``; from any
+        replica.
 
-        The answer ends early at ``max_bytes`` (but holds one message at least) or at the end of what the answering server
-        has; the caller asks again. A gap inside shows in the sequences.
+        The answer ends early at ``max_bytes`` (but holds one message at least) or at the end of what the answering
+        server has; the caller asks again. A gap inside shows in the sequences.
         """
         inbox = self._client.new_inbox()
         answers = _BatchAnswer()
@@ -250,7 +255,7 @@ class Stream:
         await self._remove(self._jetstream.delete_stream(self.name), STREAM_NOT_FOUND)
 
     async def _remove(self, call: Awaitable[object], gone: int) -> None:
-        """``gone`` is the error code that says that it is gone already."""
+        """``gone`` is the error code of an object that does not exist."""
         try:
             await self._manage(call)
         except nats.js.errors.APIError as error:
@@ -262,7 +267,7 @@ class Stream:
         try:
             return await call
         except (nats.errors.Error, TimeoutError) as error:
-            if not isinstance(error, nats.js.errors.APIError) or error.err_code is None:  # without a code nobody answered
+            if not isinstance(error, nats.js.errors.APIError) or error.err_code is None:  # without a code there was no answer
                 raise self._unavailable(type(error).__name__) from None
             if stream:
                 raise stream_error(stream, answer_of(error)) from None
@@ -283,7 +288,8 @@ class Stream:
         return _stored(headers, answer.data)
 
     async def _leader_get(self, request: dict[str, Any]) -> StoredMessage | None:
-        """From the stream's leader: what was acknowledged before is found. None when there is no such message, or no stream."""
+        """Reads from the stream's leader: finds what was acknowledged before. None if there is no such message, or no
+        stream."""
         answer = await self._request(f"MSG.GET.{self.name}", request)
         if "error" not in answer:
             return _stored_at_leader(answer["message"])
@@ -316,8 +322,8 @@ class ChangeStream(Stream):
         return await self.last_message_on(self.subject)
 
     async def append(self, data: bytes, headers: Mapping[str, str], message_id: str, after: int) -> bool:
-        """One message, stored behind the sequence ``after``. False when something else is there. After a TransientError it is not
-        known whether it was stored."""
+        """Stores one message after the sequence ``after``. False if another message follows it. After a TransientError
+        it is not known whether it was stored."""
         told = {**headers, ID_HEADER: message_id, EXPECTED_LAST_SEQUENCE_HEADER: str(after)}
         try:
             answer = await self._manage(self._jetstream.publish(self.subject, data, stream=self.name, headers=told))
@@ -328,7 +334,7 @@ class ChangeStream(Stream):
         return not answer.duplicate
 
     async def peek_last(self) -> StoredMessage | None:
-        """The newest message that the server that was asked shows; the stream may hold newer ones."""
+        """Returns the newest message that the answering server has; the stream may contain newer ones."""
         return await self._direct_get({"last_by_subj": self.subject})
 
 
@@ -345,7 +351,7 @@ class SnapshotStream(Stream):
 
 
 class _BatchAnswer:
-    """What comes back for one batched direct get: messages, and a status at the end."""
+    """The answers to a batched direct get: messages, and a status at the end."""
 
     def __init__(self) -> None:
         self.messages: list[StoredMessage] = []
@@ -370,8 +376,8 @@ class _BatchAnswer:
 
 
 def stream_configuration(name: str, subjects: list[str], settings: StreamSettings) -> dict[str, Any]:
-    """What we choose of a ``StreamConfig``: file storage, direct get, nothing discarded and nothing expired; a full stream
-    refuses new messages."""
+    """Returns the fixed part of a ``StreamConfig``: file storage, direct get, nothing discarded and nothing expired; a
+    full stream refuses new messages."""
     chosen: dict[str, Any] = {
         "name": name,
         "subjects": subjects,
@@ -413,7 +419,7 @@ def _stored(headers: Mapping[str, str], data: bytes) -> StoredMessage:
 
 
 def _stored_at_leader(message: Mapping[str, Any]) -> StoredMessage:
-    """From the leader's answer: a JSON object with headers and data in base 64."""
+    """Decodes the leader's answer: a JSON object with headers and data in base 64."""
     lines = base64.b64decode(message.get("hdrs", "")).decode().split("\r\n")[1:]
     headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
     headers |= {"Nats-Subject": message["subject"], "Nats-Sequence": str(message["seq"])}

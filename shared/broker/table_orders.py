@@ -1,9 +1,9 @@
-"""What people order about the tables of a group, under ``orders`` in the state bucket, and what came of it.
+"""Commands about the tables of a group, and their outcomes, under ``orders`` in the state bucket.
 
-A command writes an order, the group's replicator carries it out, while it streams or when it starts, and writes the outcome. An
-order is carried out again when the replicator died before that: whatever it asks for may be done already.
+A command writes an order, the group's replicator carries it out, while it streams or when it starts, and writes the
+outcome. An order is carried out again when the replicator died before that: its effect may exist already.
 
-All orders are in one record: so whoever looks for new ones reads one key, and none overtakes another.
+All orders are in one record, so a reader of new ones reads one key, and none overtakes another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pgsluice.shared.broker.record import TimeText
 from pgsluice.shared.broker.wishes import WishKey
 
 MOST_DONE = 50
-"""Orders that are done and kept, for whoever waits for their outcome."""
+"""Finished orders that are kept, for commands that wait for their outcome."""
 
 
 class OrderVerb(enum.StrEnum):
@@ -30,8 +30,8 @@ class OrderVerb(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableOutcome:
-    """``table`` is a table's name, or the pattern where it stands for no table. ``text`` is the end of a sentence that begins
-    with it; ``remedy`` comes with one that is refused."""
+    """``table`` is a table's name, or the pattern if it matches no table. ``text`` is the end of a sentence that begins
+    with it; ``remedy`` comes with a refusal."""
 
     table: str
     is_refused: bool
@@ -41,9 +41,9 @@ class TableOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TableOrder:
-    """``tables`` are patterns as they were written; one without a schema is of the replicator's ``schema``. ``request`` names
-    what gave the order, where that may be repeated. ``taken_at`` is when the replicator began, ``done_at`` when ``outcomes`` were
-    known. ``waits_for`` are the workers that have something to do before the replicator can carry out an order that it took."""
+    """``tables`` are patterns as they were written; without a schema, ``schema`` of the replicator applies. ``request``
+    identifies a request that may be repeated. ``taken_at`` is when the replicator began, ``done_at`` when ``outcomes``
+    were known. ``waits_for`` are the workers that must act before the replicator can carry out an order that it took."""
 
     number: int
     verb: OrderVerb
@@ -59,7 +59,7 @@ class TableOrder:
 
 @dataclass(frozen=True, slots=True)
 class TableOrders:
-    """``newest`` is the number of the newest order that there ever was."""
+    """``newest`` is the highest number ever given to an order."""
 
     newest: int = 0
     orders: tuple[TableOrder, ...] = ()
@@ -75,7 +75,7 @@ class TableOrders:
         return next((order for order in self.orders if request and order.request == request), None)
 
     def with_order(self, order: TableOrder) -> TableOrders:
-        """With ``order`` in the place of the one with its number, or as the newest."""
+        """Returns the orders with ``order`` replacing the one of its number, or as the newest."""
         orders = [each for each in self.orders if each.number != order.number] + [order]
         kept_done = sorted((each.number for each in orders if each.done_at), reverse=True)[:MOST_DONE]
         kept = (each for each in orders if not each.done_at or each.number in kept_done)
@@ -88,7 +88,7 @@ ORDERS = WishKey("orders", TableOrders())
 async def give_order(
     bucket: StateBucket, verb: OrderVerb, tables: tuple[str, ...], *, without_copy: bool = False, request: str = ""
 ) -> int:
-    """The order's number; that of the order which ``request`` has made already, where there is one."""
+    """Returns the order's number; if ``request`` has made an order already, the number of that order."""
 
     def with_new(orders: TableOrders) -> TableOrders:
         if orders.of_request(request) is not None:
@@ -117,7 +117,7 @@ async def note_done(bucket: StateBucket, order: TableOrder, outcomes: tuple[Tabl
 
 
 async def _note(bucket: StateBucket, order: TableOrder) -> bool:
-    """Replaces the order of this number in the record while it is open: an order that is done is never opened again."""
+    """Replaces the order of this number in the record while it is open: a finished order is never opened again."""
 
     def changed(orders: TableOrders) -> TableOrders:
         known = orders.order(order.number)

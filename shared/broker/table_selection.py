@@ -1,8 +1,8 @@
-"""Which tables a group has beyond its configuration, under ``selection`` in the state bucket: what people added and removed.
+"""Tables that commands added to a group and removed from it, under ``selection`` in the state bucket.
 
-A group's tables are those of the replicator's configuration, and the added ones, without the removed ones. The newest command
-counts: what is added is no longer removed, and the other way round. A table that was added by its name is had although a pattern
-removes it. When the configuration has caught up, an entry is forgotten.
+A group's tables are those of the replicator's configuration, and the added ones, without the removed ones. The newest
+command wins: adding ends a removal, and the other way round. A table that was added by its name stays although a
+pattern removes it. When the configuration has caught up, an entry is forgotten.
 
 Entries are patterns with a schema (``shared.wire.table``), as text.
 """
@@ -19,8 +19,8 @@ from pgsluice.shared.wire.table import NamePattern, TablePattern
 
 @dataclass(frozen=True, slots=True)
 class TableSelection:
-    """``configured`` is what the configuration of the replicator that started last asks for, for people. ``without_copy``: of the
-    added ones those that joined although rows of them are missing at the targets."""
+    """``configured`` are the tables that the configuration of the last started replicator names, for readers.
+    ``without_copy``: added tables that joined although rows of them are missing at the targets."""
 
     configured: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
@@ -44,7 +44,8 @@ class TableSelection:
         )
 
     def caught_up(self, configured: Iterable[TablePattern]) -> TableSelection:
-        """Without entries that say what ``configured`` says; where that is empty, a publication's tables are meant."""
+        """Returns the selection without entries that ``configured`` contains; if it is empty, a publication's tables
+        apply."""
         patterns = list(configured)
         texts = tuple(qualified_text(pattern) for pattern in patterns)
         added = tuple(text for text in self.added if not any(_covers(pattern, text) for pattern in patterns))
@@ -71,12 +72,12 @@ def qualified_text(pattern: TablePattern) -> str:
 
 
 def exact_text(schema: str, table: str) -> str:
-    """That table alone, as an entry."""
+    """Returns the entry for that table alone."""
     return f"{_text(NamePattern.exact(schema))}.{_text(NamePattern.exact(table))}"
 
 
 def _text(pattern: NamePattern) -> str:
-    """In quotes only where it needs them."""
+    """Quotes the name only if it needs quotes."""
     needs_none = pattern.is_name and not set(pattern.name) & set('."*')
     return pattern.name if needs_none else pattern.text
 
@@ -87,7 +88,7 @@ def _without(entries: tuple[str, ...], text: str) -> tuple[str, ...]:
 
 
 def _covers(pattern: TablePattern, text: str) -> bool:
-    """Whether ``pattern`` matches whatever the entry does, as far as one can tell without looking at tables."""
+    """Returns whether ``pattern`` matches every table that the entry matches, judged without a list of tables."""
     other = TablePattern.parse(text)
     if qualified_text(pattern) == text:
         return True
@@ -95,7 +96,7 @@ def _covers(pattern: TablePattern, text: str) -> bool:
 
 
 def _meets(pattern: TablePattern, text: str) -> bool:
-    """Whether a table may be matched by both."""
+    """Returns whether both can match one table."""
     other = TablePattern.parse(text)
     if not pattern.is_name:
         return not other.is_name or _covers(pattern, text)

@@ -1,8 +1,9 @@
-"""What each unit of a group is to do, and what its process tells of itself, in the state bucket.
+"""The desired state of each unit of a group, and its process's report, in the state bucket.
 
-A *unit* is a process that a group has: its replicator, or one of its workers. People write what it is to do under
-``desired.<unit>``; it watches that key itself, whoever started it, and writes what it does under ``process.<unit>``. The state
-that is shown (running, failing, paused, …) is derived from these two, from the lease and from the ledger; it is stored nowhere.
+A *unit* is a process of a group: its replicator, or one of its workers. Commands write the desired state under
+``desired.<unit>``; the unit's process watches that key, and writes its own state under ``process.<unit>``. The
+displayed state (running, failing, paused, …) is derived from these two, from the lease and from the ledger; it is
+stored nowhere.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _PROCESS = "process."
 
 
 class Desired(StrEnum):
-    """What a unit is to do. STOPPED: its process ends with 0, and a supervisor that starts it again sees it end again."""
+    """The desired state of a unit. STOPPED: its process ends with 0, and a supervisor that starts it again sees it end
+    again."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -32,8 +34,9 @@ class Desired(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DesiredRecord:
-    """The record under ``desired.<unit>``; none counts as RUNNING. ``by`` and ``reason`` are for people.
-    ``paused_when_started``: the unit is STOPPED and paused, which are two wishes, and pauses when it may be started again."""
+    """The record under ``desired.<unit>``; a missing one means RUNNING. ``by`` and ``reason`` are for readers.
+    ``paused_when_started``: the unit is STOPPED and paused, which are two wishes, and pauses when it may be started
+    again."""
 
     state: Desired
     reason: str = ""
@@ -44,7 +47,7 @@ class DesiredRecord:
 
 @dataclass(frozen=True, slots=True)
 class WaitRecord:
-    """What a process waits for: ``shared.process.pulse.Wait``. ``next_attempt_at`` is "" while nothing is planned."""
+    """A process's current wait: ``shared.process.pulse.Wait``. ``next_attempt_at`` is "" while nothing is planned."""
 
     cause: Cause
     reason: str
@@ -54,12 +57,13 @@ class WaitRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """What a unit's process tells of itself, under ``process.<unit>``: written when it changes, and every ALIVE_INTERVAL_S.
+    """The report of a unit's process, under ``process.<unit>``: written when it changes, and every ALIVE_INTERVAL_S.
 
-    ``acknowledged`` is the revision of ``desired.<unit>`` that it obeys (0: there was none). ``progressed_at`` is when its work
-    moved last; ``idle``: there was nothing to do then. ``exit_code``, ``fact`` and ``remedy`` are those it ended with; a process
-    that lives has none, and one that was killed has left none. ``is_finished``: it ended because it had done all that it was
-    started for."""
+    ``acknowledged`` is the revision of ``desired.<unit>`` that it applied (0: none). ``progressed_at`` is when its work
+    moved last; ``idle``: there was nothing to do then. ``exit_code``, ``fact`` and ``remedy`` are those it ended with;
+    unset while it lives, and if it was killed. ``is_finished``: it ended because it had done all that it was started
+    for.
+    """
 
     host: str
     pid: int
@@ -78,7 +82,7 @@ class ProcessRecord:
 
 
 NOTHING_DESIRED = DesiredRecord(Desired.RUNNING)
-"""What holds for a unit of which nobody wanted anything."""
+"""The state of a unit without a desired state."""
 
 ALIVE_INTERVAL_S = 10.0
 """A process whose record is three times older than that has ended, or is frozen, or has no broker."""
@@ -106,7 +110,7 @@ def process_key(unit: str) -> str:
 
 
 def unit_of_key(key: str) -> str | None:
-    """Whose desired state or process the bucket has under ``key``; None for any other key."""
+    """Returns the unit whose desired state or process the bucket has under ``key``; None for any other key."""
     for prefix in (_DESIRED, _PROCESS):
         if key.startswith(prefix):
             return key.removeprefix(prefix)

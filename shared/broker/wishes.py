@@ -1,13 +1,13 @@
-"""Wishes of people for processes: one protocol, whatever a wish is about.
+"""Requests to processes ("wishes"): one protocol for every kind.
 
 A wish is a record under one key of the state bucket, and holds until it is changed. It is
 
     written        by ``WishKey.change``, which makes the new record out of the current one and compares its revision: when two
-                   people write at the same moment, both count. A wish that holds already is not written again.
-    seen           by ``SeenWish.look``, about once a second. It looks and does not watch: a watch is a consumer, which has to be
+                   clients write at the same moment, both apply. A wish that holds already is not written again.
+    seen           by ``SeenWish.look``, about once a second. It polls and does not watch: a watch is a consumer, which has to be
                    made again after each outage of the broker, and may then have missed a change. While the broker does not
                    answer, the wish that was seen last holds.
-    acknowledged   by the process that obeys: it reports the revision, or what it holds by now, in a record of its own. Where
+    acknowledged   by the process that obeys: it reports the revision, or what it holds by now, in a separate record. Where
                    the outcome is a part of the wish (orders, requests), the process changes it in the current record, and
                    never writes it from a record that it read before.
 
@@ -34,14 +34,14 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WishKey(Generic[R]):
-    """The place of a wish. ``nothing`` holds until a first wish is written. Every method raises TransientError when NATS does
-    not answer, and TerminalError when the record is of no version that we know."""
+    """The key of a wish. ``nothing`` applies until a first wish is written. Every method raises TransientError when
+    NATS does not answer, and TerminalError when the record is of no known version."""
 
     key: str
     nothing: R
 
     async def read(self, bucket: Bucket) -> Entry[R]:
-        """Revision 0 is that of ``nothing``."""
+        """Returns revision 0 with ``nothing``."""
         return await bucket.read(self.key, type(self.nothing)) or Entry(self.nothing, 0)
 
     async def load(self, bucket: Bucket) -> R:
@@ -69,7 +69,7 @@ class SeenWish(Generic[R]):
 
 
 async def follow(look: Callable[[], Awaitable[None]], what: str) -> None:
-    """Calls ``look`` until it is cancelled: ``look`` looks, and obeys. ``what`` is the wish in a sentence for the log."""
+    """Calls ``look``, which reads and applies the wish, until cancelled. ``what`` names the wish in log messages."""
     news = RetryNews()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a worker writes into the state bucket: report, newest batches, ready tables, lease, and the position of some sinks."""
+"""A worker's records in the state bucket: report, newest batches, ready tables, lease, and the position of some sinks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEASE_DURATION_S = 10.0
 """A worker's lease that was not renewed for so long is free."""
 
 MOST_BATCHES = 50
-"""That a worker tells of."""
+"""Number of batches in a worker's record."""
 
 _WORKER_PREFIX = "worker."
 _ANY_LSN = "FFFFFFFF/FFFFFFFF"
@@ -26,7 +26,7 @@ def worker_key(worker: str) -> str:
 
 
 def worker_of(key: str) -> str | None:
-    """Whose report the bucket has under ``key``; None for any other key."""
+    """Returns the worker whose report the bucket has under ``key``; None for any other key."""
     return key.removeprefix(_WORKER_PREFIX) if key.startswith(_WORKER_PREFIX) else None
 
 
@@ -48,9 +48,9 @@ def lease_key(worker: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MissedReport:
-    """Changes of one table that met no row in the sink. ``table`` is where they went; ``expected``: that may be as it should be,
-    because of a filter or a route. ``updates`` and ``deletes`` are those whose kind is known, ``position`` is that of the first,
-    "" where it is not known."""
+    """Changes of one table that met no row in the sink. ``table`` is the name in the sink; ``expected``: a filter or a
+    route can explain the misses. ``updates`` and ``deletes`` count changes of known kind, ``position`` is the first
+    change's, "" if unknown."""
 
     oid: int
     table: str
@@ -64,7 +64,7 @@ class MissedReport:
 
 @dataclass(frozen=True, slots=True)
 class UnchangedRows:
-    """Of the newest run of a SQL pipeline so many rows were there already, the same. ``sequence`` is that of the last message
+    """Number of rows of a SQL pipeline's newest run that existed already, unchanged. ``sequence`` is the last message
     applied of it."""
 
     sequence: int
@@ -73,16 +73,18 @@ class UnchangedRows:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker tells of itself, under ``worker.<name>``: the replicator removes no message that it does not name as applied,
-    and people read the rest. It may lag behind the sink's own position, never run ahead of it.
+    """A worker's report, under ``worker.<name>``: the replicator removes no message that it does not name as applied;
+    the rest is for readers. It may be older than the sink's own position, never newer.
 
-    ``sequence`` and ``snapshot_sequence`` are those of the last messages applied, the first in the stream that was made at
-    ``stream_created``; ``commit_lsn``, ``committed_at`` are those of the last transaction. Latencies are from a commit at the
-    source until it was applied, within a minute. ``catching_up`` are the oids of tables whose changes are applied up to
-    ``catch_up_sequence`` and ``catch_up_lsn`` only. ``missed`` are the tables that matter most of ``missed_tables``.
-    ``two_lanes``: the sink lets single tables wait; ``paused_tables`` are oids of those that it holds back because they are
-    paused. Messages after ``held_sequence`` are needed again although they are applied, unless it is None. ``copied_at`` is when
-    ``snapshot_sequence`` came to be what it is, "" where no process has seen it; ``unchanged`` the newest that is known."""
+    ``sequence`` and ``snapshot_sequence`` are those of the last messages applied, the first in the stream that was made
+    at ``stream_created``; ``commit_lsn``, ``committed_at`` are those of the last transaction. Latencies are from a
+    commit at the source until it was applied, within a minute. ``catching_up`` are the oids of tables whose changes are
+    applied up to ``catch_up_sequence`` and ``catch_up_lsn`` only. ``missed`` are the tables that matter most of
+    ``missed_tables``. ``two_lanes``: the sink lets single tables wait; ``paused_tables`` are oids of tables that it
+    holds back because they are paused. Messages after ``held_sequence`` are needed again although they are applied,
+    unless ``held_sequence`` is unset. ``copied_at`` is when ``snapshot_sequence`` came to be what it is, "" where no
+    process has seen it; ``unchanged`` the newest that is known.
+    """
 
     sequence: int
     snapshot_sequence: int = 0
@@ -124,22 +126,23 @@ class WorkerReport:
 
     @property
     def applied_lsn(self) -> str:
-        """Of the last transaction that is applied for all tables."""
+        """The last transaction that is applied for all tables."""
         return self.catch_up_lsn if self.catching_up else self.commit_lsn
 
     def applied_lsn_of(self, oid: int) -> str:
-        """The same for one table."""
+        """Like ``applied_lsn``, for a single table."""
         return self.catch_up_lsn if oid in self.catching_up else self.commit_lsn
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One batch that was applied at ``at``. ``lane`` says of what it was: ``copied`` rows, ``changes``, or those of tables that
-    catch up (``catch-up``). ``seconds`` are those of the attempt that was applied, from its tasks' begin to its commit's end; it
-    may have begun while the batch before was committed.
+    """One batch that was applied at ``at``. ``lane`` is its kind: ``copied`` rows, ``changes``, or changes of tables
+    that catch up (``catch-up``). ``seconds`` are those of the attempt that was applied, from its tasks' begin to its
+    commit's end; it may have begun while the batch before was committed.
 
-    ``attempts`` counts those that failed too, ``waited_s`` how long they held the batch up. ``waited_for`` and ``reason`` are the
-    cause and the sentence of the last failure; None and "" where none failed, or where changes were only set aside."""
+    ``attempts`` includes failed ones, ``waited_s`` how long they delayed the batch. ``waited_for`` and ``reason`` are
+    the cause and the sentence of the last failure; None and "" where none failed, or where changes were only set aside.
+    """
 
     at: TimeText
     lane: str
@@ -196,10 +199,11 @@ class ReadyRecord:
 
 @dataclass(frozen=True, slots=True)
 class PositionRecord:
-    """The position of a worker whose sink has no better place for it, under ``position.<name>``. ``committed_at`` counts
-    microseconds since 2000. ``announced``: sequences at which a batch ended that was begun and perhaps not applied, each with
-    whether it is of the snapshot stream; ``announced_catch_up`` are those of tables that catch up. ``catch_up`` says which tables
-    do, and where they are: ``CatchUp.encode``. ``writer`` tells this process's writes from another's."""
+    """The position of a worker whose sink has no better place for it, under ``position.<name>``. ``committed_at``
+    counts microseconds since 2000. ``announced``: sequences at which a batch ended that was begun and perhaps not
+    applied, each with whether it is of the snapshot stream; ``announced_catch_up`` are those of tables that catch up.
+    ``catch_up`` holds these tables and their positions: ``CatchUp.encode``. ``writer`` distinguishes this process's
+    writes from another's."""
 
     sequence: int
     commit_lsn: LsnText
@@ -217,8 +221,8 @@ class PositionRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The process that runs a worker, under ``lease.<name>``. ``boot`` and ``started`` tell its process from any other of that
-    number, "" where the system does not say."""
+    """The process that runs a worker, under ``lease.<name>``. ``boot`` and ``started`` distinguish its process from any
+    other of that number, "" if the system does not provide them."""
 
     host: str
     pid: int
@@ -229,7 +233,7 @@ class LeaseRecord:
 
 
 async def read_reports(bucket: StateBucket) -> dict[str, WorkerReport]:
-    """Those of all workers that are registered, by name."""
+    """Returns the reports of all registered workers, by name."""
     reports = {}
     for key in await bucket.keys():
         name = worker_of(key)

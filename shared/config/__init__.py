@@ -1,7 +1,7 @@
 """Configuration: flag, else environment variable, else YAML file, else default, for every key alike.
 
-``settings`` declares what each command is told, option by option (``declaration`` says how); a sink declares its own in its
-folder. ``load`` merges and checks everything before anything starts, and ``make`` builds the typed settings of the result.
+``settings`` declares each command's options (``declaration`` defines how); a sink declares its own in its folder.
+``load`` merges and checks everything before anything starts, and ``make`` builds the typed settings of the result.
 """
 
 from pgsluice.shared.config.declaration import make, options_of

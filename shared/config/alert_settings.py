@@ -1,4 +1,4 @@
-"""Whom the processes of a group tell what is wrong, and when."""
+"""Recipients and timing of a group's alerts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgsluice.shared.config.option import Option
 
 @settings
 class AlertSettings:
-    """``webhook`` is a URL, ``command`` a program with its arguments; both are empty when nobody is told. ``token`` and
+    """``webhook`` is a URL, ``command`` a program with its arguments; both are empty when alerts are off. ``token`` and
     ``ca_file`` are "" without."""
 
     webhook: str = read(

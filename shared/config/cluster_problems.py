@@ -1,4 +1,4 @@
-"""What is wrong with settings because tasks run on a Spark cluster."""
+"""Errors in settings because tasks run on a Spark cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, check_cluster, 
 
 
 def cluster_problems(values: Values, *addresses: str) -> Iterator[UsageError]:
-    """``addresses`` are the options that say what tasks connect to."""
+    """``addresses`` are the options with the servers that tasks connect to."""
     try:
         check_cluster(values.pairs("spark"))
     except UsageError as error:
@@ -21,7 +21,7 @@ def cluster_problems(values: Values, *addresses: str) -> Iterator[UsageError]:
 
 
 def address_problems(values: Values, *addresses: str) -> Iterator[UsageError]:
-    """Of addresses that mean each machine itself, where tasks run on other machines."""
+    """Yields errors for addresses that mean each machine itself, if tasks run on other machines."""
     master = values.pairs("spark").get("spark.master", DEFAULT_MASTER)
     if not has_other_machines(master):
         return
@@ -35,7 +35,7 @@ def address_problems(values: Values, *addresses: str) -> Iterator[UsageError]:
 
 
 def _hosts(text: str) -> Iterator[str]:
-    """Of a list of hosts or of URLs."""
+    """Yields the hosts in a list of hosts or of URLs."""
     for address in text.split(","):
         host = (urlsplit(address).hostname or "") if "://" in address else address.strip()
         if host:

@@ -1,4 +1,4 @@
-"""What several commands are told alike: the group, how to reach a database, NATS and Spark, and how to log."""
+"""Settings that several commands share: the group, the connections to a database, NATS and Spark, and the log."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ _URL = "{database}-url"
 
 @settings
 class PostgresSettings:
-    """How to reach one database. ``""`` means "not given" and leaves the choice to libpq. Each can be a part of the URL too."""
+    """The address and credentials of one database. ``""`` means "not given" and leaves the choice to libpq. Each can be
+    a part of the URL too."""
 
     URL: ClassVar[Option] = Option(
         _URL,
@@ -128,8 +129,8 @@ class PostgresSettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        """A URL or DSN where one part of it belongs: libpq looks such a host up, and takes such a name apart. It may hold a
-        password, so it is not shown."""
+        """Finds a URL or DSN where only one part of it belongs: libpq would resolve such a host, and split such a name.
+        It may contain a password, so it is not shown."""
         yield from _key_without_certificate(values, "sslkey", "sslcert")
         prefix, url = values.prefix, values.options[values.prefix + "host"].url
         parts = f"{prefix}host: db.example.com, {prefix}port: 5432, {prefix}dbname: shop, {prefix}user: app"
@@ -145,7 +146,8 @@ class PostgresSettings:
 
 @settings
 class NatsSettings:
-    """How to reach NATS. ``url`` may list several servers, separated by commas. ``""`` means "not given"."""
+    """The address and credentials of NATS. ``url`` may list several servers, separated by commas. ``""`` means "not
+    given"."""
 
     url: str = read(
         Option(

@@ -1,4 +1,4 @@
-"""Whether tables are copied and changes follow, and how the copy goes."""
+"""Settings of the copy: whether tables are copied and changes follow, and with which limits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MODES = ("stream", "copy", "copy-and-stream")
 
 @settings
 class CopySettings:
-    """How the rows that are there are copied, and whether changes follow (``then_stream``).
+    """Settings for copying existing rows; ``then_stream``: changes follow.
 
-    ``workers_per_table`` and ``connections`` bound the tasks that copy at the same time, of one table and of all. ``recopy``
-    holds patterns of tables that are copied again from their first row.
+    ``workers_per_table`` and ``connections`` limit the tasks that copy at the same time, of one table and of all.
+    ``recopy`` holds patterns of tables that are copied again from their first row.
     """
 
     STREAM: ClassVar[Option] = Option(

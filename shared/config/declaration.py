@@ -1,20 +1,20 @@
-"""How settings are declared: a dataclass whose fields say which options they are read from.
+"""Declares settings: a dataclass whose fields name their options.
 
     @settings
     class LogSettings:
         level: str = read(Option("log-level", Kind.TEXT, "Least important events to log", "info", "info"), then=str.upper)
         format: str = read(Option("log-format", Kind.TEXT, "Form of the log", "json", "text"))
 
-The field is all there is to say about an option: ``options_of`` makes the flags of a command of it, the loader (``load``)
-looks for its value, and ``make`` builds the object. An option that several classes read is a constant. ``part`` nests another
-class; for one of several databases its options get a prefix. An option that no field holds, because it only takes part in a
-check or has no effect, is a class variable (or a tuple of options). Fields and such variables stand in the order in which
-help shows them.
+The field declares the option completely: ``options_of`` makes the flags of a command of it, the loader (``load``) looks
+for its value, and ``make`` builds the object. An option that several classes read is a constant. ``part`` nests another
+class; for one of several databases its options get a prefix. An option that no field holds, because it only takes part
+in a check or has no effect, is a class variable (or a tuple of options). Help shows fields and such variables in their
+order.
 
-A class that has more to say than its options do has a static method ``problems(values)``: it yields a UsageError for each
-mistake that no option can see by itself. ``values`` are those of the class, without its prefix.
+A class with checks across options has a static method ``problems(values)``: it yields a UsageError for each mistake
+that no single option can detect. ``values`` are those of the class, without its prefix.
 
-No field has a default, so whoever makes the object by hand names every value. What may be secret is not in its ``repr``.
+No field has a default, so code that makes the object by hand names every value. Secrets are not in its ``repr``.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def read(option: Option, *, then: Callable[[Any], Any] | None = None, otherwise:
 
 
 def part(settings: type[T], *, prefix: str = "", database: str = "", when: Callable[[Values], bool] | None = None) -> T:
-    """A field that holds settings of another class. ``database`` is what help calls the database that they are about. With
-    ``when`` nothing in it is required, and the field is None unless ``when`` says that the part is there: then it must be
-    whole."""
+    """Declares a field that holds settings of another class. ``database`` is the name of their database in help. With
+    ``when`` nothing in it is required, and the field is None unless ``when`` returns true: then it must be complete."""
     made: T = field(metadata={_SOURCE: _Part(settings, prefix, database, when)})
     return made
 
@@ -111,7 +110,7 @@ def settings(declared: type[T]) -> type[T]:
 
 
 def options_of(*classes: type[Any]) -> tuple[Option, ...]:
-    """The options that a command with these settings reads, each once, in the order of the declarations."""
+    """Returns the options that a command with these settings reads, each once, as declared."""
     found = {CONFIG.name: CONFIG}
     for declared in classes:
         for option in _options(declared):
@@ -122,7 +121,7 @@ def options_of(*classes: type[Any]) -> tuple[Option, ...]:
 
 
 def problems_of(declared: type[Any], values: Values) -> Iterator[UsageError]:
-    """What is wrong with ``values`` as a whole: of the parts first, then of the class itself."""
+    """Yields the errors in ``values`` as a whole: of the parts first, then of the class itself."""
     for source in _sources(declared).values():
         yield from source.problems(values)
     own = getattr(declared, "problems", None)
@@ -136,7 +135,7 @@ def make(declared: type[T], values: Values) -> T:
 
 
 def files_of(made: Any) -> list[str]:
-    """The files that settings name: those that were given."""
+    """Returns the files that settings name, without unset ones."""
     found: list[str] = []
     for name, source in _sources(type(made)).items():
         value = getattr(made, name)
@@ -149,8 +148,8 @@ def files_of(made: Any) -> list[str]:
 
 
 def variables_of(made: Any) -> dict[str, str]:
-    """Returns the variables by which another process reads the texts and switches of the same settings, secrets included,
-    without those that have their default."""
+    """Returns the variables by which another process reads the texts and switches of the same settings, secrets
+    included, without defaults."""
     found = {}
     for name, source in _sources(type(made)).items():
         value = getattr(made, name)
@@ -166,7 +165,7 @@ def _sources(declared: type[Any]) -> dict[str, _FromOption | _Part]:
 
 
 def _options(declared: type[Any]) -> Iterator[Option]:
-    """Without those that name files of secrets."""
+    """Yields the options, without file options of secrets."""
     sources = _sources(declared)
     for name in declared.__annotations__:
         if name in sources:

@@ -1,6 +1,6 @@
-"""The configuration file as text: which keys it holds, where, and what is written there.
+"""The configuration file as text: its keys, their lines and their values.
 
-In a value, ``${NAME}`` stands for an environment variable and ``${NAME:-text}`` for the variable or, when it is unset or
+In a value, ``${NAME}`` means an environment variable and ``${NAME:-text}`` for the variable or, when it is unset or
 empty, the text. ``$${`` is a plain ``${``.
 """
 
@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the file says of one key. ``raw`` is None for a key without a value. Values are kept out of ``repr``."""
+    """The line and value of one key. ``raw`` is None for a key without a value. Values are kept out of ``repr``."""
 
     line: int
     raw: Raw | None = field(repr=False)
@@ -46,7 +46,7 @@ def read_config_file(path: str) -> ConfigFile:
 
 
 def parse_config_file(path: str, text: str, most: Extent = OF_FILES) -> ConfigFile:
-    """What ``text``, the content of ``path``, says; raises UsageError when it is not YAML or not a mapping."""
+    """Parses ``text``, the content of ``path``; raises UsageError when it is not YAML or not a mapping."""
     try:
         document = compose(text, most)
     except InvalidYamlError as error:

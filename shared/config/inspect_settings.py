@@ -1,4 +1,4 @@
-"""The settings of commands that look into a group's streams."""
+"""The settings of commands that read a group's streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUTING_FILE = Option("routing-config", Kind.FILE, "Routing file: selects target
 
 @settings
 class TraceSettings:
-    """``rules_file`` and ``routing_file`` are those that the group's workers have, "" without."""
+    """``rules_file`` and ``routing_file`` are the ones of the group's workers, "" without."""
 
     group: str = read(GROUP)
     log: LogSettings = part(LogSettings)

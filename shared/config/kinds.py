@@ -1,8 +1,8 @@
-"""The kinds of values an option can have, and how each is read from what people write.
+"""The kinds of values an option can have, and the parser of each.
 
 Every source speaks text: a flag, an environment variable, a default, and a YAML scalar too (its characters, not YAML's
-guess at a type, so that the password ``0123`` stays what it is). One function per kind reads that text, whatever the source.
-It raises ValueError with the end of a sentence that begins with the value: ``is not a whole number``.
+guess at a type, so that the password ``0123`` stays what it is). One function per kind reads that text, whatever the
+source. It raises ValueError with the end of a sentence that begins with the value: ``is not a whole number``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pgsluice.shared.hosts import may_be_name
 from pgsluice.shared.wire.position import format_lsn, parse_lsn
 
 Raw = str | tuple[str, ...] | Mapping[str, str]
-"""What a source holds for a key: one text, a list of texts, or named texts."""
+"""A source's value for a key: one text, a list of texts, or named texts."""
 
 Value = str | int | float | bool | tuple[str, ...] | dict[str, str]
-"""What a kind makes of it."""
+"""A parsed value."""
 
 
 class Kind(enum.Enum):
@@ -58,7 +58,7 @@ EMPTY: Mapping[Kind, Value] = {
     Kind.DATABASE: "",
     Kind.PAIRS: {},
 }
-"""What stands for a value that nobody gave."""
+"""The value of an option that was not given."""
 
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "t": True} | {
     "false": False,
@@ -77,7 +77,7 @@ _SIZE_UNITS: Mapping[str, int] = {"": 1, "b": 1} | {
 
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+(?:\.[0-9]+)?)s)?", re.IGNORECASE)
 _DURATION_UNITS_S = (86400, 3600, 60, 1)
-_LONGEST_YEARS = 100  # so that a time can be told that is so far from now
+_LONGEST_YEARS = 100  # so that the time that far from now can be represented
 _LONGEST_S = _LONGEST_YEARS * 365.25 * 86400
 
 _LIST_SEPARATOR = re.compile(r"[\s,]+")
@@ -106,7 +106,8 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. ``7d``, ``24h``, ``1h30m``, ``45s``; a bare number would leave its unit open and is refused, but for 0."""
+    """Returns seconds. ``7d``, ``24h``, ``1h30m``, ``45s``; a bare number would leave its unit open and is refused,
+    except 0."""
     match = _DURATION.fullmatch(text)
     if text == "0":
         return 0.0
@@ -181,7 +182,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def parse_address(text: str) -> str:
-    """Where a server of ours listens. An IPv6 address stands in brackets; port 0 is any that is free."""
+    """Parses the address where a server listens. An IPv6 address is in brackets; port 0 is any that is free."""
     if re.fullmatch(r"(\[[0-9a-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}", text, re.IGNORECASE) is None or split_address(text)[1] > 65535:
         raise ValueError("is not HOST:PORT, as in 127.0.0.1:9464 or [::1]:9464 (port 0: any that is free)")
     return text
@@ -205,7 +206,7 @@ def parse_pairs(text: str) -> dict[str, str]:
 
 
 def parse_flag_pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    """``KEY=VALUE`` once per flag; the value may hold further ``=``."""
+    """Parses ``KEY=VALUE``, one per flag; the value can contain further ``=``."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -233,7 +234,7 @@ _SCALARS: Mapping[Kind, Callable[[str], Value]] = {
 
 
 def parse(kind: Kind, raw: Raw) -> Value:
-    """The value that ``raw`` stands for; raises ValueError when it is of another shape or form than ``kind`` takes."""
+    """Returns the value of ``raw``; raises ValueError when it is of another shape or form than ``kind`` accepts."""
     match raw:
         case str():
             return _SCALARS[kind](raw)

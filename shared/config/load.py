@@ -1,8 +1,8 @@
-"""Merges the four places where an option is looked for into the values of one command, and reports all mistakes at once.
+"""Merges the four places of an option into the values of one command, and reports all mistakes at once.
 
-Each place is a layer, in the order of their precedence. A layer finds an option's raw value or None. An empty value is None too,
-wherever it stands, so that an empty variable of a compose file or a ``${VAR:-}`` falls through to the next layer. ``notices``
-tells of settings that are no mistakes, but have no effect, or have another name now.
+Each place is a layer, sorted by precedence. A layer finds an option's raw value or None. An empty value is None in
+every layer, so that an empty variable of a compose file or a ``${VAR:-}`` falls through to the next layer. ``notices``
+lists settings that are no mistakes, but have no effect, or were renamed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TYPING_ERROR = 0.85
 
 
 class Source(enum.IntEnum):
-    """Where a value came from. The lower wins."""
+    """The origin of a value. The lower wins."""
 
     FLAG = 1
     ENVIRONMENT = 2
@@ -45,7 +45,7 @@ class Source(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An option's value as written in one layer, and where that is, in words for people."""
+    """An option's value as written in one layer, and its place, in words."""
 
     source: Source
     place: str
@@ -54,7 +54,7 @@ class Found:
 
 class Layer(Protocol):
     def look(self, option: Option) -> Found | None:
-        """Raises UsageError when what is written there cannot stand for any value."""
+        """Finds the option's value in this layer. Raises UsageError when the text there is no possible value."""
         ...
 
 
@@ -74,7 +74,7 @@ class FlagLayer:
 
 @dataclass(frozen=True, slots=True)
 class GivenLayer:
-    """Texts that somebody gave in a program of theirs."""
+    """Texts given by a program that uses pgsluice as a library."""
 
     texts: Mapping[str, str] = field(repr=False)
 
@@ -87,7 +87,7 @@ class EnvironmentLayer:
     environment: Mapping[str, str] = field(repr=False)
 
     def look(self, option: Option) -> Found | None:
-        """pg_flo's variable counts where ours is not set, so that a service that ran pg_flo starts as it is."""
+        """Reads pg_flo's variable if pgsluice's is not set, so that a service that ran pg_flo starts unchanged."""
         names = (option.variable, option.pg_flo_variable)
         found = (_found(Source.ENVIRONMENT, name, self.environment.get(name, "")) for name in names)
         return next((value for value in found if value is not None), None)
@@ -122,24 +122,24 @@ def _found(source: Source, place: str, raw: Raw) -> Found | None:
 
 
 def malformed(option: Option, place: str, reason: str, raw: Raw | None = None) -> UsageError:
-    """The error for a value that is there but cannot be used. ``raw`` is shown when it is a text and no secret; pairs may hold
-    one."""
+    """Returns the error for a value that cannot be used. ``raw`` is shown when it is a text and no secret; pairs can
+    contain one."""
     shown = f" {raw!r}" if isinstance(raw, str) and not option.secret and option.kind is not Kind.PAIRS else ""
     remedy = "check the path" if option.kind is Kind.FILE and isinstance(raw, str) else f"write it like {option.example}"
     return UsageError(f"{option.name}{shown} ({place}) {reason}", remedy)
 
 
 def load(flags: Flags, environment: Mapping[str, str], *settings: type[Any], known: Collection[Option]) -> Values:
-    """The values that a command with these settings reads; raises one UsageError that names everything wrong with them.
+    """Returns the values that a command with these settings reads; raises one UsageError that names every error.
 
-    ``known`` are the options of all commands: a file may hold their keys too. They are not read: a ``${VAR}`` in them may be
-    unset.
+    ``known`` are the options of all commands: a file may contain their keys too. They are not read: a ``${VAR}`` in
+    them may be unset.
     """
     return _load(_config_file(flags, environment), flags, environment, settings, known)
 
 
 def load_text(path: str, text: str, environment: Mapping[str, str], *settings: type[Any], known: Collection[Option]) -> Values:
-    """The same without flags, of a configuration file's text; errors name it as ``path``."""
+    """Like ``load``, for a configuration file's text without flags; errors name it as ``path``."""
     return _load(parse_config_file(path, text), {}, environment, settings, known)
 
 
@@ -151,7 +151,7 @@ def _load(
 
 
 def load_given(given: Mapping[str, str], *settings: type[Any]) -> Values:
-    """The same out of texts by option name alone, for what is no command. Raises UsageError for other names too."""
+    """Like ``load``, from texts by option name alone, without a command. Raises UsageError for other names too."""
     names = [option.name for option in options_of(*settings) if option is not CONFIG]
     problems = [UsageError(f"there is no option '{name}'", _nearest(name, names)) for name in given if name not in names]
     return _merged((GivenLayer(given), DefaultLayer()), problems, None, settings)
@@ -199,25 +199,26 @@ def _config_file(flags: Flags, environment: Mapping[str, str]) -> ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """By which option a value was given, what was found there, and in which layer."""
+    """The option that gave a value, the value, and its layer."""
 
     option: Option
     found: Found
     layer: Layer = field(repr=False)
     url_file: str = ""
-    """The file that holds the URL of which it is a part."""
+    """The file that holds the URL that contains the value."""
 
 
 class _Urls:
-    """The databases' URLs, each taken from the layer that wins it. What a URL says counts as said in that layer: a nearer one may
-    say otherwise, and one that is farther away fills in what the URL leaves out. The URL itself is nobody's value."""
+    """The databases' URLs, each taken from the layer that wins. The parts of a URL rank as values of that layer: a
+    nearer layer overrides them, and a farther one fills in parts that the URL leaves out. No setting holds the URL
+    itself."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
         self._read: dict[str, tuple[_Way, Mapping[str, str]] | None] = {}
 
     def read(self, option: Option) -> None:
-        """To be called before the URL's parts are asked for. Raises UsageError when it cannot be used."""
+        """Reads the URL; call it before asking for its parts. Raises UsageError when it cannot be used."""
         self._read[option.name] = None
         way = _nearest_way(option, self._layers)
         if way is None:
@@ -229,11 +230,11 @@ class _Urls:
         self._read[option.name] = replace(way, url_file=file), url_parts(url)
 
     def is_unreadable(self, url: str) -> bool:
-        """Whether ``read`` raised: then nobody knows which parts are missing."""
+        """Returns whether ``read`` raised: then the missing parts are unknown."""
         return self._read.get(url, ()) is None
 
     def part(self, option: Option) -> _Way | None:
-        """What the URL says of ``option``."""
+        """Returns the URL's value for ``option``."""
         read = self._read.get(option.url)
         if read is None or option.parameter not in read[1]:
             return None
@@ -257,8 +258,8 @@ def _resolve(option: Option, layers: Sequence[Layer], urls: _Urls) -> tuple[Valu
 
 
 def _nearest_way(option: Option, layers: Sequence[Layer], part: _Way | None = None) -> _Way | None:
-    """In the nearest layer by the option itself, by its file's, or as the ``part`` of a URL. Layers beyond it are not looked at.
-    Raises UsageError when one layer has it in two ways."""
+    """Finds the nearest layer that has the option itself, its file's option, or the ``part`` of a URL; ignores farther
+    layers. Raises UsageError when one layer has it in two ways."""
     for layer in layers:
         named = filter(None, (option, option.file_option))
         ways = [_Way(each, found, layer) for each in named if (found := layer.look(each)) is not None]
@@ -273,7 +274,7 @@ def _nearest_way(option: Option, layers: Sequence[Layer], part: _Way | None = No
 
 
 def _read_file(option: Option, way: _Way) -> Found:
-    """What was found, with the file's content in place of its path where it was given by a file."""
+    """Returns the value, with the file's content in place of its path if a file was given."""
     found = way.found
     if way.option.content_of != option.name:
         return found
@@ -281,7 +282,7 @@ def _read_file(option: Option, way: _Way) -> Found:
 
 
 def _merged_pairs(option: Option, layers: Sequence[Layer]) -> tuple[Value, str] | None:
-    """Each entry of the mapping is a key of its own: the first layer that has the entry wins it."""
+    """Merges a mapping entry by entry: the nearest layer that has the entry wins it."""
     merged: dict[str, str] = {}
     places = []
     for layer in layers:
@@ -379,7 +380,8 @@ def _misspelt(environment: Mapping[str, str], known: Collection[Option]) -> Iter
 
 
 def _of_pg_flo(values: Values, environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
-    """Those that lost to a variable of ours that says something else, and one notice for all that are read."""
+    """Yields notices for variables that lost to a different value of pgsluice's own, and one notice for all that are
+    read."""
     used = {place for places in values.places.values() for place in places.split(", ")}
     renamed = {}
     for option in sorted(known, key=lambda option: option.name):

@@ -1,4 +1,4 @@
-"""How a process shows its metrics and its health."""
+"""How a process exports its metrics and its health."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pgsluice.shared.errors import UsageError
 
 @settings
 class MetricsSettings:
-    """``listen`` is "" or ``HOST:PORT``; ``otlp_endpoint`` is "" or a URL, to which ``/v1/metrics`` is added when it has no path.
-    ``tables`` is how many tables have a label of their own."""
+    """``listen`` is "" or ``HOST:PORT``; ``otlp_endpoint`` is "" or a URL, to which ``/v1/metrics`` is added when it
+    has no path. ``tables`` is how many tables have a separate label."""
 
     listen: str = read(
         Option(
@@ -57,7 +57,7 @@ class MetricsSettings:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether anybody will ask."""
+        """Returns whether metrics are exported."""
         return bool(self.listen or self.otlp_endpoint)
 
     @staticmethod

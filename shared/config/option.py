@@ -1,7 +1,7 @@
-"""What an option is: the flag ``--nats-url``, the variable ``PGSLUICE_NATS_URL`` and the YAML key ``nats-url`` in one.
+"""An option: the flag ``--nats-url``, the variable ``PGSLUICE_NATS_URL`` and the YAML key ``nats-url`` in one.
 
-All options share one flat key space, so that one file can serve every process of a group. Names and meanings follow pg_flo's,
-whose files load unchanged. Defaults are written as a user would write them, and read by the same functions.
+All options share one flat key space, so that one file can serve every process of a group. Names and meanings follow
+pg_flo's, whose files load unchanged. Defaults are written as a user would write them, and read by the same functions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ PG_FLO_PREFIX = "PG_FLO_"
 class Option:
     """One option.
 
-    ``required``: the command cannot do without it. ``secret``: its value never appears in an error or in help. ``in_file``: a
-    secret that can also come from a file, and what that file holds (``file_option``). ``minimum`` and ``maximum`` bound a number,
-    a size in bytes or a duration in seconds. ``choices`` are the only texts (or list items) allowed; ``words`` are texts allowed
-    beside what the kind takes, which make any value a text. ``convert`` makes of the kind's value the option's; it raises
-    ValueError with the end of a sentence that begins with the value, or UsageError. ``content_of`` names the option whose
-    value is the content of this file. ``url`` names the option, a database's URL, that may say this one's value as libpq's
-    ``parameter``. ``no_effect`` says why the option is accepted although nothing reads it.
+    ``required``: the command cannot do without it. ``secret``: its value never appears in an error or in help.
+    ``in_file``: a secret that can also come from a file, and what that file holds (``file_option``). ``minimum`` and
+    ``maximum`` bound a number, a size in bytes or a duration in seconds. ``choices`` are the only texts (or list items)
+    allowed; ``words`` are texts allowed in addition to the kind's values, which make any value a text. ``convert``
+    makes of the kind's value the option's; it raises ValueError with the end of a sentence that begins with the value,
+    or UsageError. ``content_of`` names the option whose value is the content of this file. ``url`` names the option, a
+    database's URL, that can hold this one's value as libpq's ``parameter``. ``no_effect`` is why the option is accepted
+    although nothing reads it.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Option:
 
     @property
     def pg_flo_variable(self) -> str:
-        """pg_flo's name of the variable, which is read where ours is not set."""
+        """pg_flo's name of the variable, which is read if pgsluice's is not set."""
         return PG_FLO_PREFIX + self._variable_name
 
     @property
@@ -66,12 +67,12 @@ class Option:
 
     @property
     def absent(self) -> Value:
-        """What stands for it where it was not given and has no default."""
+        """The value if it was not given and has no default."""
         return "" if self.words else EMPTY[self.kind]
 
     @property
     def allowed(self) -> str:
-        """Bounds and choices as the end of a sentence; "" when the kind says it all."""
+        """Bounds and choices as the end of a sentence; "" when the kind is description enough."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.maximum is not None:
@@ -90,8 +91,8 @@ class Option:
         return Option(name, Kind.FILE, help_text, f"/run/secrets/{self.name}", content_of=self.name)
 
     def of_database(self, prefix: str, database: str) -> Option:
-        """The same option of one of several databases: ``database`` takes the place of "{database}" in its texts. ``prefix`` goes
-        before a name that has no such place."""
+        """Returns the option for one of several databases: ``database`` replaces "{database}" in its texts. ``prefix``
+        goes before a name without that placeholder."""
         name = self.name.format(database=database)
         renamed = replace(
             self,

@@ -1,6 +1,6 @@
 """Keys of pg_flo's files that nothing here reads.
 
-They are accepted, so that those files load unchanged, and a notice says why they have no effect.
+They are accepted, so that those files load unchanged, and a notice explains why they have no effect.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SCHEMA_DUMP_OPTIONS = (
     _ignored("source-user", "pgsluice", _NO_SCHEMA_DUMP),
     _ignored("source-password", "${PGSLUICE_SOURCE_PASSWORD:-}", _NO_SCHEMA_DUMP),
 )
-"""Of its worker for Postgres."""
+"""Options of pg_flo's worker for Postgres."""
 
 RETRY_OPTIONS = (
     _ignored("retry-max-attempts", "3", _NO_RETRY_LIMIT),
     _ignored("retry-initial-wait", "1s", _NO_RETRY_LIMIT),
     _ignored("retry-max-wait", "8s", _NO_RETRY_LIMIT),
 )
-"""Of its replicator."""
+"""Options of pg_flo's replicator."""

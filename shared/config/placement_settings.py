@@ -1,4 +1,4 @@
-"""Where a process may work."""
+"""Regions where a process may work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgsluice.shared.config.option import Option
 
 @settings
 class PlacementSettings:
-    """``domain`` is "" for what the NATS server says of itself; ``allow_domains`` is empty for anywhere."""
+    """``domain`` is "" for the domain that the NATS server reports; ``allow_domains`` is empty to allow all."""
 
     domain: str = read(
         Option("domain", Kind.TEXT, "Domain of this process (default: the JetStream domain of its NATS server)", "aws-a")

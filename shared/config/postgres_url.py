@@ -1,10 +1,10 @@
 """The URL of a database, taken apart as libpq does (PostgreSQL manual, *Connection URIs*), but strictly.
 
-    postgres://user:password@host:port/dbname?sslmode=verify-full&sslrootcert=/etc/root.crt
+postgres://user:password@host:port/dbname?sslmode=verify-full&sslrootcert=/etc/root.crt
 
-Every error here is a reason without a single character of the URL: a URL holds a password, and of one that is malformed nobody
-knows where. For the same reason characters that end a part are refused where they were not written as ``%XX``: a ``/`` or ``@``
-in a password would make host or database of the rest of it, and these are shown.
+Every error here is a reason without a single character of the URL: a URL holds a password, and in a malformed one its
+place is unknown. Therefore characters that end a part are refused where they were not written as ``%XX``: a ``/`` or
+``@`` in a password would make host or database of the rest of it, and these are shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARAMETERS = (
     "sslkey",
     "channel_binding",
 )
-"""What a URL may say, each an option of its own, by libpq's names."""
+"""Parameters that a URL may set, each an option, by libpq's names."""
 
 _OF_LIBPQ = {
     "application_name",
@@ -71,8 +71,8 @@ _FORM = (
 
 
 def url_parts(text: str) -> dict[str, str]:
-    """What the URL says, by PARAMETERS; what it leaves empty is absent. With a host it always says a port. Raises ValueError with
-    the end of a sentence that begins with the URL's name."""
+    """Returns the parts of the URL, by PARAMETERS, without empty ones. With a host it always has a port. Raises
+    ValueError with the end of a sentence that begins with the URL's name."""
     match = _URL.fullmatch(text)
     if match is None or _BAD_ESCAPE.search(text):
         raise ValueError(_FORM)

@@ -14,8 +14,8 @@ _FORM = "write it like target=1s..30s"
 
 
 def retry_policy(pairs: Mapping[str, str]) -> RetryPolicy:
-    """The default policy, but for the kinds in ``pairs``. Raises UsageError for other kinds, and for what is no
-    pair of pauses."""
+    """Returns the default policy with the kinds in ``pairs`` replaced. Raises UsageError for other kinds, and for
+    values that are no pair of pauses."""
     given = {}
     for kind, text in pairs.items():
         if kind not in _KINDS:
@@ -26,7 +26,7 @@ def retry_policy(pairs: Mapping[str, str]) -> RetryPolicy:
 
 
 def format_policy(policy: RetryPolicy) -> dict[str, str]:
-    """As people write it."""
+    """Formats the policy as in the configuration file."""
     return {kind: f"{pauses.first_s:g}s..{pauses.longest_s:g}s" for kind, pauses in zip(_KINDS, policy, strict=True)}
 
 

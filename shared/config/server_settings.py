@@ -24,7 +24,7 @@ STATE_DIRECTORY = Option(
 
 @settings
 class TokenSettings:
-    """Where the commands about tokens find them. ``state_directory`` is "" for the default."""
+    """The settings of commands about tokens. ``state_directory`` is "" for the default."""
 
     log: LogSettings = part(LogSettings)
     state_directory: str = read(STATE_DIRECTORY)
@@ -78,8 +78,8 @@ class TokenSettings:
 
 @settings
 class ServerSettings:
-    """One server. ``replicas`` are those of its own bucket and stream. ``runs``: it runs the processes of groups that have a
-    document, on this machine."""
+    """One server. ``replicas`` apply to the server's bucket and stream. ``runs``: it runs the processes of groups that
+    have a document, on this machine."""
 
     nats: NatsSettings = part(NatsSettings)
     connect_timeout_s: float = read(CONNECT_TIMEOUT)
@@ -104,7 +104,7 @@ class ServerSettings:
 
 @settings
 class DocumentSettings:
-    """Where documents are. ``replicas`` are those of their bucket, where it is not there yet."""
+    """The place of documents. ``replicas`` apply when their bucket is created."""
 
     log: LogSettings = part(LogSettings)
     nats: NatsSettings = part(NatsSettings)
@@ -113,8 +113,8 @@ class DocumentSettings:
 
 @settings
 class RunSettings:
-    """What ``pgsluice server --run`` reads of a group's document beside what the group's processes read. ``workers`` are kinds of
-    sinks, or ``name=kind``."""
+    """Settings that ``pgsluice server --run`` reads from a group's document in addition to the processes' settings.
+    ``workers`` are kinds of sinks, or ``name=kind``."""
 
     workers: tuple[str, ...] = read(
         Option(

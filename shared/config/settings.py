@@ -65,12 +65,12 @@ BATCH_BYTES = Option(
 class ReplicatorSettings:
     """One replicator. ``copy`` is None when it only streams.
 
-    ``tables`` holds patterns: ``table`` (in ``schema``), ``schema.table`` or ``schema.*``; empty means all of ``schema``.
-    ``publish`` holds operations of the publication; ``publication`` is one that an administrator made, "" for the group's own.
-    ``without_copy`` holds patterns of tables that are taken although rows or changes of them are missing at the targets.
-    ``until_lsn`` is "" (for ever), "current" or an LSN's text.
-    ``connect_timeout_s`` is how long the first session may take to begin. ``origin`` is pgoutput's: "any", or "none" for changes
-    that no replication origin has. ``spark`` is for copying, like that of WorkerSettings.
+    ``tables`` holds patterns: ``table`` (in ``schema``), ``schema.table`` or ``schema.*``; empty means all of
+    ``schema``. ``publish`` holds operations of the publication; ``publication`` is one that an administrator made, ""
+    for the group's own. ``without_copy`` holds patterns of tables that are accepted although rows or changes of them
+    are missing at the targets. ``until_lsn`` is "" (no end), "current" or an LSN's text. ``connect_timeout_s`` is how
+    long the first session may take to begin. ``origin`` is pgoutput's: "any", or "none" for changes that no replication
+    origin has. ``spark`` is for copying, as in WorkerSettings.
     """
 
     group: str = read(GROUP)
@@ -193,7 +193,7 @@ def _has_host(values: Values) -> bool:
 
 @settings
 class StatusSettings:
-    """What ``pgsluice status`` looks at. ``source`` is None when no source was given: then only the broker is asked."""
+    """The settings of ``pgsluice status``. ``source`` is None when no source was given: then only the broker is read."""
 
     group: str = read(GROUP)
     log: LogSettings = part(LogSettings)
@@ -203,7 +203,7 @@ class StatusSettings:
 
 @settings
 class SourceTablesSettings:
-    """Which tables of which source a group publishes; ``tables``, ``schema`` and ``publication`` are those of
+    """The source and tables that a group publishes; ``tables``, ``schema`` and ``publication`` are those of
     ReplicatorSettings."""
 
     group: str = read(GROUP)
@@ -216,7 +216,7 @@ class SourceTablesSettings:
 
 @settings
 class DropSettings:
-    """Where ``pgsluice drop`` finds the group's objects; None: what is there stays."""
+    """The places where ``pgsluice drop`` removes the group's objects; None: they stay."""
 
     group: str = read(GROUP)
     log: LogSettings = part(LogSettings)
@@ -226,7 +226,7 @@ class DropSettings:
 
 @settings
 class GroupSettings:
-    """Where a command finds what a group has in NATS."""
+    """The access to a group's objects in NATS."""
 
     group: str = read(GROUP)
     log: LogSettings = part(LogSettings)
@@ -245,7 +245,7 @@ class BrokerSetupSettings:
 
 @settings
 class SubscriptionGroupSettings:
-    """Of the commands about a group's subscriptions."""
+    """Settings of the commands about a group's subscriptions."""
 
     group: str = read(GROUP)
     log: LogSettings = part(LogSettings)
@@ -255,7 +255,7 @@ class SubscriptionGroupSettings:
 
 @settings
 class SourceGroupSettings:
-    """Where a command finds what a group has at the source."""
+    """The access to a group's objects at the source."""
 
     group: str = read(GROUP)
     log: LogSettings = part(LogSettings)
@@ -264,12 +264,13 @@ class SourceGroupSettings:
 
 @settings
 class WorkerSettings:
-    """What every worker needs, whatever its sink. ``until_sequence`` is "" (for ever), "current" or a number's text.
+    """Settings of every worker, independent of its sink. ``until_sequence`` is "" (no end), "current" or a number's
+    text.
 
     ``batch_messages`` and ``batch_bytes`` bound one batch, unless a single transaction is larger. ``spark`` holds
     Spark's own settings under their full names; it is kept out of ``repr`` because storage credentials are among them.
-    ``source`` is what this worker reads in Kafka, None for the streams that somebody else publishes.
-    ``rules_file`` and ``routing_file`` are paths, "" without. ``connect_timeout_s`` is for the first connection to NATS.
+    ``source`` is what this worker reads in Kafka, None for streams that another program publishes. ``rules_file`` and
+    ``routing_file`` are paths, "" without. ``connect_timeout_s`` is for the first connection to NATS.
     """
 
     group: str = read(GROUP)
@@ -354,7 +355,7 @@ class WorkerSettings:
     alerts: AlertSettings = part(AlertSettings)
 
     def named(self, default: str) -> WorkerSettings:
-        """The same with a name: ``default`` where none was given."""
+        """Returns the settings with a name: ``default`` if none was given."""
         return self if self.name else replace(self, name=default)
 
     @staticmethod
@@ -395,4 +396,4 @@ COMMANDS: dict[str, type[Any]] = {
     "drop --source-only": SourceGroupSettings,
     "worker": WorkerSettings,
 }
-"""What each command reads; a sink reads its own settings beside those of ``worker``."""
+"""The settings of each command; a sink reads its own in addition to those of ``worker``."""

@@ -1,4 +1,4 @@
-"""How a group's streams are made."""
+"""How a group's streams are created."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgsluice.shared.config.option import Option
 
 
 class StreamCompression(enum.StrEnum):
-    """Who compresses a group's streams: nobody; JetStream, block by block; the replicator, each body of changes."""
+    """The compressor of a group's streams: none; JetStream, block by block; the replicator, each body of changes."""
 
     NONE = "none"
     S2 = "s2"
@@ -22,7 +22,7 @@ REPLICAS = Option("stream-replicas", Kind.NUMBER, "Replicas of each stream in th
 
 @settings
 class StreamSettings:
-    """``max_bytes`` is 0 when nobody chose it. ``compression`` is a StreamCompression."""
+    """``max_bytes`` is 0 when it was not configured. ``compression`` is a StreamCompression."""
 
     replicas: int = read(REPLICAS)
     placement_tags: tuple[str, ...] = read(

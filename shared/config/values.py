@@ -25,11 +25,11 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Values by option name. An option that was not given and has no default is absent. Never shown: secrets are among them.
+    """Values by option name. An option that was not given and has no default is absent. Never shown: secrets are among
+    them.
 
-    ``places`` says where each came from, in words for people. ``options`` are those that the command reads, ``file`` is the
-    path of the configuration file, "" without one, None where there is no command. Every name that the methods take is one
-    behind ``prefix``.
+    ``places`` names the origin of each, in words. ``options`` are the options of the command, ``file`` is the path of
+    the configuration file, "" without one, None without a command. The methods prepend ``prefix`` to every name.
     """
 
     values: Mapping[str, Value] = field(repr=False)
@@ -39,7 +39,7 @@ class Values:
     prefix: str = ""
 
     def under(self, prefix: str) -> Values:
-        """The same values, for one who leaves ``prefix`` out of their names."""
+        """Returns the values for callers that leave ``prefix`` out of the names."""
         return replace(self, prefix=self.prefix + prefix)
 
     def given(self, name: str) -> bool:
@@ -56,7 +56,8 @@ class Values:
         return f"{self.prefix}{name} ({self.place(name)})"
 
     def text(self, name: str) -> str:
-        """Empty when absent. A number comes as its digits, because an option may take words beside numbers."""
+        """Returns the text, empty when absent. A number comes as its digits, because an option may accept words as well
+        as numbers."""
         return str(self.get(name, ""))
 
     def number(self, name: str) -> int:
@@ -95,9 +96,10 @@ def missing_option(option: Option, file: str | None) -> UsageError:
 
 
 class FileSecret(str):
-    """A secret as it was in its file when the configuration was read: people rotate passwords while processes run.
+    """A secret as it was in its file when the configuration was read: passwords are rotated while processes run.
 
-    ``path`` is the file that holds it, alone, or as the ``parameter`` of a database's URL."""
+    ``path`` is the file that holds it, alone, or as the ``parameter`` of a database's URL.
+    """
 
     path: str
     parameter: str
@@ -113,7 +115,8 @@ class FileSecret(str):
 
     @property
     def current(self) -> str:
-        """What the file holds now; what it held earlier when it cannot be read, as in the middle of being replaced."""
+        """The content of the file now; the earlier content if it cannot be read, for example while it is being
+        replaced."""
         try:
             content = read_secret(self.path)
             return (url_parts(content).get(self.parameter, "") if self.parameter else content) or str(self)
@@ -128,5 +131,5 @@ def read_secret(path: str) -> str:
 
 
 def current_secret(secret: str) -> str:
-    """The same secret as it is now, as far as that can be known."""
+    """Returns the secret's current value, as far as it can be known."""
     return secret.current if isinstance(secret, FileSecret) else secret

@@ -1,10 +1,10 @@
 """A YAML file as nodes that know their lines, for everything that reads YAML: the configuration, rules, routes.
 
-The document is composed but not constructed: YAML's guesses at types (``no`` is false, ``0123`` is 83) are not made, every
-scalar keeps its characters, tags make no objects, and every key and value keeps its line, so that an error can name it. Anchors,
-aliases and merge keys (``<<``) work; a mapping's own key wins over a merged one. A few lines of aliases of aliases may stand for
-millions of values, and whoever wrote them need not be trusted with the process: what they stand for is bounded, and so is how
-deep a document is nested.
+The document is composed but not constructed: YAML's guesses at types (``no`` is false, ``0123`` is 83) are avoided,
+every scalar keeps its characters, tags make no objects, and every key and value keeps its line, so that an error can
+name it. Anchors, aliases and merge keys (``<<``) work; a mapping's own key wins over a merged one. A few lines of
+aliases of aliases may expand to millions of values, and their author need not be trusted with the process: the
+expansion is limited, and so is the nesting depth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgsluice.shared.errors import UsageError
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The parser: LibYAML where PyYAML was built with it, which takes a tenth of the time."""
 _QUOTED = re.compile(r"""(['"])(?!<).{2,}?\1""")
-"""What PyYAML quotes from the document in its messages, which may be a secret; ``'<token>'`` is its own word."""
+"""Text that PyYAML quotes from the document in its messages, possibly a secret; ``'<token>'`` is PyYAML's own word."""
 _NULLS = ("", "~", "null", "Null", "NULL")
 _MERGE = "<<"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -29,7 +29,7 @@ _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """``aliased_bytes`` is how much all aliases of a document may stand for together, ``values`` how many it may hold."""
+    """``aliased_bytes`` limits the expansion of all aliases of a document together, ``values`` the number of values."""
 
     aliased_bytes: int
     values: int
@@ -51,7 +51,7 @@ _NODE_BYTES = 64
 
 
 class InvalidYamlError(Exception):
-    """``line`` and ``column`` count from 1 and are None when it is not known where; ``problem`` quotes nothing of the text."""
+    """``line`` and ``column`` count from 1 and are None when unknown; ``problem`` quotes nothing of the text."""
 
     def __init__(self, mark: yaml.Mark | None, problem: str) -> None:
         super().__init__(problem)
@@ -69,14 +69,14 @@ class RepeatedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """``root`` is None for an empty file. Merge keys are replaced by what they merge."""
+    """``root`` is None for an empty file. Merge keys are replaced by their content."""
 
     root: yaml.Node | None
     repeated: tuple[RepeatedKey, ...]
 
 
 def read_text(path: str, what: str) -> str:
-    """``what`` says in messages what the file is. Raises UsageError when it cannot be read or is not UTF-8."""
+    """Reads a file. ``what`` names its kind in messages. Raises UsageError when it cannot be read or is not UTF-8."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -106,8 +106,9 @@ def compose(text: str, most: Extent = OF_FILES) -> Document:
 
 
 def check_plain(text: str, name: str, deepest: int) -> None:
-    """For text of people who are not trusted with the process: neither anchors nor aliases, a few lines of which stand for
-    millions, and no deep nesting. ``name`` is the text's. Raises UsageError; what is no YAML passes: ``compose`` tells more."""
+    """Checks text from untrusted users: neither anchors nor aliases, a few lines of which expand to millions of values,
+    and no deep nesting. ``name`` is the text's. Raises UsageError. Accepts text that is no YAML: ``compose`` reports it
+    better."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=_Loader):
@@ -144,7 +145,7 @@ def _check_extent(text: str, most: Extent) -> None:
 
 
 class _Measure:
-    """How much a document's values come to, aliases followed."""
+    """The total size of a document's values, aliases followed."""
 
     def __init__(self, most_aliased_bytes: int) -> None:
         self._most_aliased_bytes = most_aliased_bytes
@@ -155,7 +156,8 @@ class _Measure:
         self._aliased_bytes = 0
 
     def measure(self, node: yaml.Node) -> tuple[int, int]:
-        """Its bytes and its levels. What has an alias is measured once, where it stands. Raises MarkedYAMLError for too many."""
+        """Returns a node's bytes and levels. A node with an alias is measured once. Raises MarkedYAMLError for too
+        many."""
         self._around.add(id(node))
         size, levels = _NODE_BYTES, 0
         for part in _parts(node):
@@ -231,8 +233,8 @@ class _Merging:
 
 
 def _merged(node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
-    """Its keys and values, after those that it has from others: of several that say the same key the first one counts. It is done
-    here because releases of PyYAML differ in who wins."""
+    """Returns a node's keys and values, after merged ones: of several with the same key the first applies. Done here
+    because releases of PyYAML differ in precedence."""
     own = [pair for pair in node.value if pair[0].tag != _MERGE_TAG]
     named = {str(key.value) for key, _ in own}
     brought = []
@@ -251,15 +253,16 @@ def _sources(node: yaml.Node) -> Iterator[yaml.MappingNode]:
 
 
 def line_of(node: yaml.Node) -> int:
-    """From 1 on."""
+    """Returns the line, counted from 1."""
     return int(node.start_mark.line) + 1
 
 
 def is_null(node: yaml.Node) -> bool:
-    """Whether it is a value that is not there: empty or ``null``, and not in quotes."""
+    """Returns whether it is a value that is not there: empty or ``null``, and not in quotes."""
     return isinstance(node, yaml.ScalarNode) and is_plain(node) and node.value in _NULLS
 
 
 def is_plain(node: yaml.ScalarNode) -> bool:
-    """Returns whether a scalar has no quotes and is no block. LibYAML says so by "", PyYAML's own parser by None."""
+    """Returns whether a scalar has no quotes and is no block: its style is "" with LibYAML, None with PyYAML's own
+    parser."""
     return not node.style

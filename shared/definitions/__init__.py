@@ -1,1 +1,1 @@
-"""What definitions of the source's tables come to: what differs between two, that in words, and what people decided."""
+"""Differences between two definitions of the source's tables, their wording, and operators' decisions about them."""

@@ -1,7 +1,7 @@
-"""What people decided about definitions, and what waits for them: records of the state bucket.
+"""Decisions about definitions, and columns that wait for one: records of the state bucket.
 
-accepted         definitions that a person took as done, by ``pgsluice ddl accept``; workers read it
-held.<worker>    new columns that a worker leaves out of its rows until somebody decides (``new-columns: hold``)
+accepted         definitions that an operator declared done, by ``pgsluice ddl accept``; workers read it
+held.<worker>    new columns that a worker leaves out of its rows until an operator decides (``new-columns: hold``)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRecord:
-    """In the order of the decisions."""
+    """The decisions, oldest first."""
 
     acceptances: tuple[Acceptance, ...]
 
@@ -64,7 +64,7 @@ async def accept(bucket: StateBucket, positions: Iterable[Position], worker: str
 
 
 async def accepted_by(bucket: StateBucket, worker: str) -> frozenset[Position]:
-    """What holds for the worker."""
+    """Returns the acceptances that apply to the worker."""
     accepted = await ACCEPTED.load(bucket)
     try:
         return frozenset(Position.parse(each.position) for each in accepted.acceptances if each.worker in ("", worker))

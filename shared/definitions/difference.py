@@ -1,8 +1,8 @@
-"""What differs between two definitions of one table, column by column and by column number.
+"""The differences between two definitions of one table, column by column and by column number.
 
-A column keeps its number through renames, and a number is never given again: so a column that was renamed is no other, and one
-that was dropped and made again is. Only what rows carry is compared: columns that are not published, and columns that the source
-generates where those are not, are no part of a table here.
+A column keeps its number through renames, and a number is never reused: so a renamed column is the same, and one that
+was dropped and created again is another. Only columns in rows are compared: columns that are not published, and columns
+that the source generates where those are not, are no part of a table here.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class TableRenamed:
 
 @dataclass(frozen=True, slots=True)
 class ColumnAdded:
-    """``column.missing`` is what rows have that were there before."""
+    """``column.missing`` is the value in rows that existed before."""
 
     column: DefinedColumn
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPublished:
-    """Rows carry it from here on; what it holds in rows that were there before is not known here."""
+    """Rows carry it from here on; its value in rows that existed before is unknown here."""
 
     column: DefinedColumn
 
@@ -66,20 +66,20 @@ class TypeAltered:
 
     @property
     def is_same(self) -> bool:
-        """Whether it is the same type under another name."""
+        """Returns whether it is the same type under another name."""
         return (self.was.type_oid, self.was.typmod) == (self.now.type_oid, self.now.typmod)
 
 
 @dataclass(frozen=True, slots=True)
 class NotNullAltered:
-    """``now.not_null`` says which way."""
+    """``now.not_null`` is the new state."""
 
     now: DefinedColumn
 
 
 @dataclass(frozen=True, slots=True)
 class KeyAltered:
-    """The primary key is of other columns, or a row is identified by others; by number and in order, () where there is none."""
+    """The primary key or the replica identity has other columns; by number and in order, () if there is none."""
 
     primary_was: tuple[int, ...]
     primary_now: tuple[int, ...]
@@ -116,18 +116,18 @@ Difference = (
 
 
 def differences_of(definition: PublishedDefinition) -> list[Difference]:
-    """What a definition of a table makes different from what was there before; nothing where that is not known, where rows carry
-    nothing on either side, and where it is not about a table that is."""
+    """Returns the differences between a table's definition and its previous one; empty if the previous one is unknown,
+    if neither side is published, and if the event is not about an existing table."""
     event, was = definition.event, definition.previous
-    # one kind alone: only of a table that is there on both sides can it be said what differs
+    # a single kind: only a table that exists on both sides has differences
     if not (isinstance(event, TableDefined | TablePublished) and isinstance(was, TableDefinition)):
         return []
     return differences(was, event.table) if was.is_published and event.table.is_published else []
 
 
 def differences(was: TableDefinition, now: TableDefinition) -> list[Difference]:
-    """Of two definitions of one table, which is published by both, in an order in which they can be applied: columns go before
-    others take their names."""
+    """Returns the differences between two definitions of one table, both published, sorted so that they can be applied:
+    columns go before others use their names."""
     assert (was.is_published, now.is_published) == (True, True), "rows of a table that is not published carry nothing"
     found: list[Difference] = []
     if (was.schema, was.name) != (now.schema, now.name):
@@ -136,8 +136,8 @@ def differences(was: TableDefinition, now: TableDefinition) -> list[Difference]:
 
 
 def alters_values(was: TypeDefined, now: TypeDefined) -> bool:
-    """Whether a composite type's values have other attributes, or a domain takes others. What one side does not tell is not
-    compared."""
+    """Returns whether a composite type's values have other attributes, or a domain allows other values. Parts that one
+    side lacks are not compared."""
     if not (was.is_whole and now.is_whole):
         return False
     before, later = ([(each.number, each.name, each.type_oid) for each in one.attributes or ()] for one in (was, now))

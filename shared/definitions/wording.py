@@ -1,4 +1,4 @@
-"""What a definition changes, in words for people. No value is among them: neither a default nor a label of an enum."""
+"""A definition's changes, in words. No value is among them: neither a default nor a label of an enum."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pgsluice.shared.wire.definition import (
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 
 _REASONS = {1: "logged or unlogged", 2: "a default for each row", 4: "a type", 8: "an access method"}
-"""Of a rewrite, as PostgreSQL adds them up."""
+"""Reasons of a rewrite, as PostgreSQL adds them up."""
 
 
 def in_words(definition: PublishedDefinition) -> list[str]:
@@ -53,7 +53,7 @@ def in_words(definition: PublishedDefinition) -> list[str]:
             reasons = [text for bit, text in _REASONS.items() if reason & bit]
             return [f"rewrote the table ({', '.join(reasons) or f'reason {reason}'})"]
         case TypeDefined():
-            # one kind alone: what was there before is a table or a type, and nothing else
+            # a single kind: the previous definition is a table or a type, and nothing else
             return [*_of_type(was, event)] if isinstance(was, TypeDefined) else ["described the type for the first time"]
         case DefinitionUnknown(sqlstate=sqlstate):
             return [f"the source could not tell what it did (SQLSTATE {sqlstate})"]

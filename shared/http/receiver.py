@@ -1,14 +1,14 @@
 """The receiver: the parts of its URL, which addresses may be connected to, and one kept-alive connection.
 
-A configuration must not turn the worker against what only its own network can reach (a cloud's metadata service, a neighbour's
-administration port). So an address is used only when it is public, or when it lies in a network that was allowed. It is looked
-up and judged for every connection, and the connection is made to the judged address itself, so a name that changes its mind
-in between gains nothing.
+A configuration must not turn the worker against what only its own network can reach (a cloud's metadata service, a
+neighbour's administration port). So an address is used only when it is public, or when it lies in a network that was
+allowed. It is looked up and judged for every connection, and the connection is made to the judged address itself, so a
+name that changes its mind in between gains nothing.
 
-The standard library's client is used because a lane needs no more than one blocking connection, and because it lets us choose
-the address that is connected to. It takes no proxy from the environment and follows no redirect. What it lacks is here: one
-deadline for a whole exchange, so that a receiver that sends a byte now and then cannot hold a lane for ever, and a bound on the
-answer's size.
+The standard library's client is used because a lane needs no more than one blocking connection, and because it lets us
+choose the address that is connected to. It takes no proxy from the environment and follows no redirect. What it lacks
+is here: one deadline for a whole exchange, so that a receiver that sends a byte now and then cannot block a lane
+indefinitely, and a bound on the answer's size.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ _SPECIAL_PURPOSE = """
     2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20
 """
 """Multicast, and every row of IANA's IPv4 and IPv6 Special-Purpose Address Registries (of the latter what lies in
-_GLOBAL_UNICAST). Rows that are reachable from everywhere are anycast: the machine that answers is the nearest one, which may be
-one of the worker's own network. 6to4 and Teredo tunnel to an address of version 4 that nobody judges. What Python itself thinks
-of an address depends on its patch level."""
+_GLOBAL_UNICAST). Rows that are reachable from everywhere are anycast: the machine that answers is the nearest one,
+which may be one of the worker's own network. 6to4 and Teredo tunnel to an unchecked address of version 4. What Python
+itself thinks of an address depends on its patch level."""
 _NOT_PUBLIC = tuple(map(ipaddress.ip_network, _SPECIAL_PURPOSE.split()))
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 """Outside of it no address of version 6 is public."""
 
 _STANDS_FOR_VERSION_4 = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
-"""Mapped addresses (RFC 4291), and those that a translator makes (RFC 6052) where the network speaks version 6 only."""
+"""Mapped addresses (RFC 4291), and addresses that a translator makes (RFC 6052) where the network speaks version 6
+only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """Without entries, every public address is allowed. With entries, what is not listed, by name or by address, is refused; an
-    address that is not public must be listed itself, because whoever answers for a name can make it mean any address."""
+    """Hosts that may be connected to. Without entries, every public address is allowed. With entries, all others are
+    refused, by name and by address; an address that is not public must be listed itself, because the owner of a name
+    can point it to any address."""
 
     names: frozenset[str]
     networks: tuple[Network, ...]
@@ -120,7 +122,8 @@ def check_receiver(url: str, allow_hosts: Sequence[str], options: str = "webhook
 
 
 def allowed_addresses(receiver: Receiver, allowed: AllowedHosts) -> list[Address]:
-    """The addresses of the receiver's host now that may be connected to, at least one, in the order to try them.
+    """Returns the addresses of the receiver's host now that may be connected to, at least one, in the order to try
+    them.
 
     Raises TransientError when the name cannot be looked up, TerminalError when no address of it is allowed.
     """
@@ -148,12 +151,12 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_BYTES = 64 * 1024  # of an answer that are read, to keep the connection; a longer one costs a new connection
 
 _GONE = (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""How a connection looks that the receiver closed while it was idle."""
+"""Errors of a connection that the receiver closed while it was idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``retry_after`` is the header of that name, "" when there is none. ``body`` is as much as was asked for."""
+    """``retry_after`` is the header of that name, "" without it. ``body`` is as much as was asked for."""
 
     status: int
     retry_after: str
@@ -173,7 +176,7 @@ def trusted_certificates(ca_file: str, options: str = "webhook") -> ssl.SSLConte
 
 
 class ReceiverConnection:
-    """Blocking; for one thread, but for ``abort``."""
+    """A blocking connection for a single thread, except ``abort``."""
 
     def __init__(self, receiver: Receiver, allowed: AllowedHosts, certificates: ssl.SSLContext, timeout_s: float) -> None:
         self._receiver = receiver
@@ -185,12 +188,12 @@ class ReceiverConnection:
         self._is_aborted = False
 
     def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The receiver's answer, whatever it is. Raises TransientError when there is none (the request may have arrived all the
-        same: then an OverloadError), TerminalError when the receiver is not the one it should be or may not be reached."""
+        """Returns the receiver's answer, whatever it is. Raises TransientError without an answer (OverloadError if the
+        request may have arrived), TerminalError when the receiver is not the expected one or may not be connected to."""
         return self.request("POST", self._receiver.target, headers, body, ANSWER_BYTES)
 
     def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, answer_bytes: int) -> Answer:
-        """The same by any method and to any target of the receiver, with as many bytes of the answer."""
+        """Like ``post``, by any method and to any target of the receiver, with as many bytes of the answer."""
         sent = method, target, headers, body
         with self._failures():
             if self._connection is not None:
@@ -227,7 +230,7 @@ class ReceiverConnection:
             connection.close()
 
     def abort(self) -> None:
-        """From another thread and for good: a request that is under way fails, and so does every other."""
+        """Aborts for good, from another thread: a running request fails, and so does every other."""
         self._is_aborted = True
         current = self._socket
         if current is not None:
@@ -273,7 +276,8 @@ class ReceiverConnection:
             raise ConnectionAbortedError
         assert isinstance(connection.sock, _DeadlineSocket)
         connection.sock.ends_at = time.monotonic() + self._timeout_s
-        # A receiver may answer before it has read everything, and close: then the answer is there although sending failed.
+        # A receiver may answer before it has read everything, and close: then there is an answer although sending
+        # failed.
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             connection.request(method, target, body, self._host_header() | dict(headers))
         with contextlib.closing(connection.getresponse()) as response:
@@ -291,7 +295,7 @@ class ReceiverConnection:
 
 
 class _FinalAnswer(http.client.HTTPResponse):
-    """Passes over interim answers (RFC 9110 15.2), of which the standard library knows 100 alone. 101 is none: it ends HTTP."""
+    """Skips interim answers (RFC 9110 15.2); the standard library knows only 100. 101 is not interim: it ends HTTP."""
 
     def _read_status(self) -> tuple[str, int, str]:
         version, status, reason = super()._read_status()  # type: ignore[misc]
@@ -300,9 +304,10 @@ class _FinalAnswer(http.client.HTTPResponse):
 
 
 class _DeadlineSocket:
-    """What http.client needs of a socket. Everything on it ends with TimeoutError at ``ends_at``, on the monotonic clock.
+    """The part of a socket that http.client needs. Everything on it ends with TimeoutError at ``ends_at``, on the
+    monotonic clock.
 
-    As with a socket, ``close`` takes effect when what ``makefile`` returned is closed too.
+    Like a socket's, ``close`` takes effect when the result of ``makefile`` is closed too.
     """
 
     def __init__(self, connected: socket.socket) -> None:

@@ -1,1 +1,1 @@
-"""How Kafka is reached, as a destination and as a source."""
+"""The connection to Kafka, as a destination and as a source."""

@@ -1,4 +1,4 @@
-"""How Kafka is reached: as a sink's destination, and with the prefix ``source-`` as what a worker reads."""
+"""The settings for Kafka: as a sink's destination, and with the prefix ``source-`` as a worker's source."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class KafkaSettings:
 
 
 def reads_kafka(values: Values) -> bool:
-    """Whether the worker's changes come from Kafka."""
+    """Returns whether the worker's changes come from Kafka."""
     return values.text("worker-source") == SOURCE_KAFKA
 
 
 @settings
 class KafkaSourceSettings:
-    """``topics`` hold records of the format pgsluice. ``stream`` is that of the index, and of the state bucket."""
+    """``topics`` hold records of the format pgsluice. ``stream`` is for the index, and for the state bucket."""
 
     cluster: KafkaSettings = part(KafkaSettings, prefix="source-", database="source")
     topics: tuple[str, ...] = read(

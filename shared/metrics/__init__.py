@@ -1,1 +1,1 @@
-"""What a process shows of itself: its metrics, whether it moves, whether it may do its work; and how that gets out."""
+"""Metrics, health and readiness of a process, and their export."""

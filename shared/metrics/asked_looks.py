@@ -1,7 +1,7 @@
-"""What has to be looked up to be shown is looked up when somebody asks for it, and not before.
+"""Values that are read when a scrape asks for them, and not before.
 
-A scrape comes four times a minute, and between two of them a backlog is not to be slower for it. Who asks waits a moment for the
-answer, and no longer: what has to answer may be away.
+A scrape comes four times a minute; reading in between would slow down a backlog. A scrape waits a moment for the
+answer, and no longer: the server that answers may be unreachable.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ANSWER_DEADLINE_S = 0.5
-"""Shorter than what probes wait for an answer of ours: Kubernetes a second, unless it is told otherwise."""
+"""Shorter than the time limit of probes: one second in Kubernetes, by default."""
 
 FRESH_S = 1.0
-"""Who asks more often is told the same again."""
+"""More frequent scrapes get the same answer."""
 
 
 class AskedLooks:
-    """Those at one thing. Any thread may ask but that of who looks: one task, or one thread, from ``begin`` to ``end``."""
+    """The requests for one value. Any thread may ask except the reading one: one task, or one thread, from ``begin`` to
+    ``end``."""
 
     def __init__(self) -> None:
         self._wake: Callable[[], object] | None = None
@@ -28,17 +29,17 @@ class AskedLooks:
         self._answered_at = 0.0
 
     def begin(self, wake: Callable[[], object]) -> None:
-        """``wake`` is called when somebody asks; it may not wait."""
+        """Registers ``wake``, which is called for each request; it must not block."""
         self._wake = wake
 
     def end(self) -> None:
-        """Nobody looks any more, and nobody waits for it."""
+        """Ends reading; releases threads that wait."""
         with self._answers:
             self._wake = None
             self._answers.notify_all()
 
     def ask(self) -> None:
-        """Returns after a look that is not older than FRESH_S, or after ANSWER_DEADLINE_S; at once while nobody looks."""
+        """Returns after a read that is not older than FRESH_S, or after ANSWER_DEADLINE_S; at once if nothing reads."""
         with self._answers:
             if self._wake is None or (self._answered and time.monotonic() - self._answered_at < FRESH_S):
                 return
@@ -49,7 +50,7 @@ class AskedLooks:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Around a look, whatever it finds."""
+        """Wraps one read, and publishes its end."""
         number = self._asked
         try:
             yield

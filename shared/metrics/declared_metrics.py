@@ -12,7 +12,7 @@ _GAUGE, _COUNTER, _HISTOGRAM = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.
 _P, _W, _BOTH = Shown.REPLICATOR, Shown.WORKER, Shown.BOTH
 
 WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
-"""Those of pg_replication_slots."""
+"""Values of pg_replication_slots."""
 
 # --- of both processes -----------------------------------------------------------------------------------------------------
 
@@ -334,4 +334,4 @@ RUN_LATE_SECONDS = Metric(
 )
 
 METRICS: tuple[Metric, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
-"""In the order above."""
+"""All metrics as declared above."""

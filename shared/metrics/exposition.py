@@ -18,14 +18,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Exposition:
-    """A registry of its own, so that nothing but ours is shown."""
+    """A separate registry, so that only pgsluice's metrics are shown."""
 
     def __init__(self, vitals: Vitals) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Families(vitals))
 
     def text(self) -> bytes:
-        """What is the case now."""
+        """Returns the current values."""
         return generate_latest(self._registry)
 
 

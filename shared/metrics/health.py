@@ -1,7 +1,7 @@
-"""Whether a process moves, and whether it may do its work: pure judgement of what its pulse says.
+"""Judges whether a process makes progress, and whether it is ready: a pure function of its pulse.
 
-Health is progress. A process that lives, answers and does nothing though there is something to do is not healthy; one that has
-nothing to do has looked a moment ago. What only waits on purpose (paused, or a stand-by without the lease) is healthy.
+Health is progress. A process that lives, answers and does nothing though there is work is not healthy; one without work
+has checked a moment ago. A process that waits on purpose (paused, or a stand-by without the lease) is healthy.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pgsluice.shared.errors import Cause
 from pgsluice.shared.process.pulse import Activity, Pulse, Wait
 
 STILL_S = 60.0
-"""Longer than any pause between two looks or two attempts."""
+"""Longer than any pause between two checks or two attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``content`` says why, for JSON."""
+    """``content`` is the reason, for JSON."""
 
     is_good: bool
     content: dict[str, Any]
 
 
 def judge_health(pulse: Pulse) -> Verdict:
-    """Not good when nothing has moved for STILL_S while something should have."""
+    """Returns a bad verdict when nothing has moved for STILL_S although it should have."""
     still_s = _still_s(pulse)
     is_good = still_s <= STILL_S
     if is_good:
@@ -48,7 +48,7 @@ def judge_readiness(pulse: Pulse, conditions: Mapping[str, bool]) -> Verdict:
 
 
 def _still_s(pulse: Pulse) -> float:
-    """For how long nothing has moved that should have."""
+    """Returns the seconds without progress that was due."""
     match pulse.activity:
         case Activity.PAUSED:
             return 0.0

@@ -1,7 +1,7 @@
-"""The endpoints of a process: /metrics, /healthz and /readyz, by HTTP, on threads of their own.
+"""The endpoints of a process: /metrics, /healthz and /readyz, by HTTP, on separate threads.
 
-They answer while the process is busy or stuck, and hold it up as little as possible: a few connections at a time, each for some
-seconds, one request each. Nobody is asked who they are; who may connect is a matter of the address.
+They answer while the process is busy or stuck, and slow it down as little as possible: a few connections at a time,
+each for some seconds, one request each. There is no authentication; the address decides which clients can connect.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Ended = Callable[[BaseException], None]
 
 
 class Listener:
-    """Answers from its making on, until ``close`` or the end of the process; ``on_ended`` is told when it ends in another way.
-    ``address`` is ``HOST:PORT``.
+    """Answers from its creation on, until ``close`` or the end of the process; ``on_ended`` is called when it ends in
+    another way. ``address`` is ``HOST:PORT``.
 
     Raises UsageError or TerminalError when nothing can listen there.
     """
@@ -57,7 +57,7 @@ class Listener:
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def close(self) -> None:
-        """At once: a process does not live longer for its endpoints."""
+        """Closes at once: a process does not live longer for its endpoints."""
         self._is_closing = True
         self._server.stop_listening()
         self._thread.join(END_DEADLINE_S)
@@ -85,7 +85,7 @@ class _Server(ThreadingHTTPServer):
         self.socket = listening
 
     def stop_listening(self) -> None:
-        """Wakes whoever waits for a client, too (on Linux)."""
+        """Stops listening, and wakes a thread that waits for a client (on Linux)."""
         with suppress(OSError):  # it is closed
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -102,7 +102,7 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or says nothing for too long, is none of our business."""
+        """Ignores clients that disconnect, or send nothing for too long."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -142,7 +142,7 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """The standard library says 501 of a method that it has no function for."""
+        """Answers 405; the standard library answers 501 for a method without a function."""
         status = HTTPStatus(code)
         if status is HTTPStatus.NOT_IMPLEMENTED:
             self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)

@@ -1,7 +1,7 @@
-"""What a metric is, a sample of one, and the two things that count by themselves: histograms, and tables by their names.
+"""Metrics, their samples, and two counters: histograms, and tables by their names.
 
-Whoever does the work adds to plain numbers; ``Sample`` objects are made of them when somebody asks. Both ways out (Prometheus
-text, OTLP) take the same samples.
+The working code adds to plain numbers; ``Sample`` objects are made of them at a scrape. Both exports (Prometheus text,
+OTLP) use the same samples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MetricKind(enum.Enum):
 
 
 class Shown(enum.Flag):
-    """By which processes."""
+    """The processes that export a metric."""
 
     REPLICATOR = enum.auto()
     WORKER = enum.auto()
@@ -40,8 +40,8 @@ class HistogramValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``name`` is the one that Prometheus shows, in base units, with ``_total`` at the end of a counter's. ``labels`` are those
-    beside ``group`` and ``worker``, which all have."""
+    """``name`` is the one that Prometheus shows, in base units, with ``_total`` at the end of a counter's. ``labels``
+    are those in addition to ``group`` and ``worker``, which all have."""
 
     name: str
     kind: MetricKind
@@ -64,7 +64,7 @@ class Metric:
 
 
 class Sample(NamedTuple):
-    """What a metric is now, for these values of its labels. That of a HISTOGRAM has a ``histogram``."""
+    """A metric's current value, for these values of its labels. A HISTOGRAM's has a ``histogram``."""
 
     metric: Metric
     labels: tuple[str, ...]
@@ -73,10 +73,10 @@ class Sample(NamedTuple):
 
 
 Collect = Callable[[], list[Sample]]
-"""Tells what is the case now. Any thread may call; what has to be looked up it waits for a moment (``asked_looks``)."""
+"""Returns the current samples. Any thread may call; a value that must be read first takes a moment (``asked_looks``)."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-"""From a commit that is applied at once to one that waited for a target over lunch."""
+"""Buckets: from a commit that is applied at once to one that waited for a target over lunch."""
 CHANGES = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
 BYTES = (1e3, 1e4, 1e5, 1e6, 4e6, 16e6, 64e6, 256e6, 1e9)
 

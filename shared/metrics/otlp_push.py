@@ -1,7 +1,7 @@
 """Samples sent to an OpenTelemetry collector, every PUSH_INTERVAL_S, by OpenTelemetry's own exporter (OTLP over HTTP).
 
-What is sent are the samples that /metrics shows, under the same names. OpenTelemetry's instruments are passed by: they would
-count everything a second time, and none of them can be handed a histogram that is there already.
+They are the samples of /metrics, under the same names. OpenTelemetry's instruments are not used: they would count
+everything a second time, and do not accept an existing histogram.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ Ended = Callable[[BaseException], None]
 
 
 class Push:
-    """Sends from its making on, until ``close``, which sends once more. A collector that is away changes nothing; ``on_ended`` is
-    told when the sending itself ended."""
+    """Sends from its creation on, until ``close``, which sends once more. An unreachable collector changes nothing;
+    ``on_ended`` is called when the sending itself ended."""
 
     def __init__(self, settings: MetricsSettings, vitals: Vitals, on_ended: Ended, interval_s: float = PUSH_INTERVAL_S) -> None:
         self._vitals = vitals
@@ -154,7 +154,7 @@ def endpoint_url(given: str) -> str:
 
 
 class _Excuse(logging.Handler):
-    """What the exporter logs of a failure, which it tells nobody else, becomes the reason in a line of ours."""
+    """Turns the exporter's log of a failure, its only report, into the reason in pgsluice's log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,7 +1,7 @@
-"""The ways on which a process shows its vitals, as its settings ask for them: none of their libraries is loaded without.
+"""The exports of a process's vitals, as configured: no library is loaded without its setting.
 
-Each runs on a thread of its own. One that ends by itself ends the process, for a supervisor to start it again: a light that went
-out must not be taken for a good one.
+Each runs on a separate thread. One that fails ends the process, for a supervisor to start it again: silence must not be
+mistaken for health.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pgsluice.shared.process.defect import ended_task
 
 
 class Outputs:
-    """Those of one process, from its making to ``close``."""
+    """The exports of one process, from creation to ``close``."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
         self.url = ""
-        """Of the endpoints; "" without."""
+        """URL of the endpoints; "" without."""
 
     @classmethod
     def begin(cls, settings: MetricsSettings, vitals: Vitals, on_ended: Callable[[PgsluiceError], None]) -> Outputs:
-        """``on_ended`` is told, on another thread, why one of them has ended. Raises UsageError or TerminalError when one cannot
-        begin."""
+        """Begins the exports. ``on_ended`` is called, on another thread, with the reason if one has ended. Raises
+        UsageError or TerminalError when one cannot begin."""
         outputs = cls()
 
         def told(error: BaseException) -> None:
@@ -52,7 +52,7 @@ class Outputs:
 
 
 def _push(settings: MetricsSettings, vitals: Vitals, on_ended: Callable[[BaseException], None]) -> Callable[[], None]:
-    """What ends it."""
+    """Begins the push; returns the function that ends it."""
     try:
         from pgsluice.shared.metrics.otlp_push import Push
     except ModuleNotFoundError as error:

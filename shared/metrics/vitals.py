@@ -1,6 +1,6 @@
-"""What a process shows: its metrics, its health and its readiness, whoever asks and however.
+"""The vitals of a process: its metrics, its health and its readiness, for every export.
 
-A process makes one, and adds what it knows as it comes to know it: before its lease is held it can tell that it is starting.
+A process makes one, and adds facts as it learns them: before its lease is held it can report that it is starting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pgsluice.shared.process.program_version import program_version
 from pgsluice.shared.process.pulse import Activity, Pulse
 
 Conditions = Callable[[], Mapping[str, bool]]
-"""What must be the case for a process to be ready, each by its name."""
+"""Conditions of a process's readiness, by name."""
 
 
 class Vitals:
@@ -24,13 +24,13 @@ class Vitals:
 
     def __init__(self, labels: Mapping[str, str], pulse: Pulse, conditions: Conditions) -> None:
         self.labels = dict(labels)
-        """Those that all metrics have."""
+        """Labels of all metrics."""
         self.pulse = pulse
         self._conditions = conditions
         self._collectors: list[Collect] = []
 
     def add(self, collect: Collect) -> None:
-        """Shows what ``collect`` tells too, from now on."""
+        """Adds the samples of ``collect`` from now on."""
         self._collectors = [*self._collectors, collect]
 
     def samples(self) -> list[Sample]:

@@ -75,7 +75,7 @@ def begin_lsn(payload: bytes) -> LSN:
 
 
 def begin_transaction(payload: bytes) -> tuple[int, int]:
-    """The same of a Begin: its transaction id and its commit time, in microseconds since 2000-01-01 UTC."""
+    """Decodes a Begin: its transaction id and its commit time, in microseconds since 2000-01-01 UTC."""
     try:
         _, committed_at, xid = BEGIN.unpack(payload)
     except StructError:
@@ -84,7 +84,7 @@ def begin_transaction(payload: bytes) -> tuple[int, int]:
 
 
 def commit_lsns(payload: bytes) -> tuple[LSN, LSN]:
-    """The same of a Commit: ``commit_lsn`` and ``end_lsn``."""
+    """Decodes a Commit: ``commit_lsn`` and ``end_lsn``."""
     try:
         _, commit_lsn, end_lsn, _ = COMMIT.unpack(payload)
     except StructError:
@@ -93,7 +93,7 @@ def commit_lsns(payload: bytes) -> tuple[LSN, LSN]:
 
 
 def value_without_bytes(kind: int) -> Unchanged | None:
-    """The column value that ``kind`` alone stands for; raises WireError when it stands for none."""
+    """Returns the column value that ``kind`` alone determines; raises WireError for other kinds."""
     if kind == NULL:
         return None
     if kind == _UNCHANGED_TOAST:
@@ -104,7 +104,7 @@ def value_without_bytes(kind: int) -> Unchanged | None:
 
 
 class _Fields:
-    """Takes the fields off a message, from behind its first byte, the kind; never reads past the end."""
+    """Takes the fields off a message, after its first byte, the kind; never reads past the end."""
 
     __slots__ = ("_payload", "_position")
 
@@ -226,8 +226,8 @@ def _decode_truncate(fields: _Fields) -> Truncate:
 
 
 BEGIN, COMMIT = Struct(">xQqI"), Struct(">xBQQq")
-"""The fields of ``messages.Begin`` and ``Commit``, behind the kind: messages of one size, which are read at once, because small
-transactions are made of them."""
+"""The fields of ``messages.Begin`` and ``Commit``, after the kind: messages of one size, which are read at once,
+because small transactions are made of them."""
 
 _FIXED_LAYOUTS: dict[int, tuple[Struct, type[Begin | Commit]]] = {ord("B"): (BEGIN, Begin), ord("C"): (COMMIT, Commit)}
 

@@ -1,9 +1,10 @@
 """One type per message of the logical replication protocol, version 1.
 
-Manual: "Logical Replication Message Formats" (protocol-logicalrep-message-formats.html); the order in which they come is in
-"Logical Replication Protocol Message Flow". Field order and meaning are the manual's, names are this project's.
+Manual: "Logical Replication Message Formats" (protocol-logicalrep-message-formats.html); their sequence is in "Logical
+Replication Protocol Message Flow". Field order and meaning are the manual's, names are this project's.
 
-A message is a NamedTuple, so compare messages of unknown kinds with their types: tuples of different types can be equal.
+A message is a NamedTuple, so compare messages of unknown kinds with their types: tuples of different types can be
+equal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Ends a transaction. ``end_lsn`` is the first LSN behind it; ``flags`` is unused by the server."""
+    """Ends a transaction. ``end_lsn`` is the first LSN after it; ``flags`` is unused by the server."""
 
     flags: int
     commit_lsn: LSN
@@ -32,14 +33,15 @@ class Commit(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Names the replication origin that the transaction came from; ``commit_lsn`` counts in the origin's WAL, not in ours."""
+    """Names the replication origin that the transaction came from; ``commit_lsn`` counts in the origin's WAL, not in
+    the server's."""
 
     commit_lsn: LSN
     name: str
 
 
 class LogicalMessage(NamedTuple):
-    """What ``pg_logical_emit_message`` wrote. One that is not transactional stands outside any transaction."""
+    """The content of ``pg_logical_emit_message``. One that is not transactional is outside any transaction."""
 
     transactional: bool
     lsn: LSN
@@ -79,7 +81,7 @@ Row = tuple[Value, ...]
 NO_OLD_ROW = 0
 OLD_KEY = ord("K")
 OLD_ROW = ord("O")
-"""What an old image is: none, the columns of the replica identity (the others are null), or the whole row."""
+"""Kind of an old image: none, the columns of the replica identity (the others are null), or the whole row."""
 
 
 class Insert(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the commands about SQL pipelines read, and what one run needs beside its pipeline."""
+"""Settings of the commands about SQL pipelines, and of one run in addition to its pipeline."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PIPELINES_PLACES = Option(
 
 @settings
 class ReadingSettings:
-    """What is read of a source, and how; the pipeline says the rest. ``schema`` is where names of the query without one are
-    looked up. ``placement`` is where its rows may be read. ``spark`` is for reading, like that of WorkerSettings."""
+    """How a source is read; the pipeline defines the rest. ``schema`` resolves names of the query without one.
+    ``placement`` is where its rows may be read. ``spark`` is for reading, as in WorkerSettings."""
 
     placement: PlacementSettings = part(PlacementSettings)
     source: PostgresSettings = part(PostgresSettings, database="source")
@@ -71,7 +71,7 @@ class PipelineSettings:
 
 @settings
 class CatalogSettings:
-    """Which pipelines there are, beside those that are documents, and where they may read and write: paths, "" without."""
+    """Pipelines in addition to those in documents, and the places that they may read and write: paths, "" without."""
 
     file: str = read(PIPELINES_FILE)
     places: str = read(PIPELINES_PLACES)
@@ -83,8 +83,8 @@ def _has_host(values: Values) -> bool:
 
 @settings
 class RunPipelineSettings:
-    """What ``pgsluice run`` reads. ``own`` is for pipelines that name no source: None where no source is given.
-    ``target`` is where rows are compared with the query, for those that name no sink."""
+    """The settings of ``pgsluice run``. ``own`` is for pipelines without a source: None if no source is given.
+    ``target`` is where rows are compared with the query, for pipelines without a sink."""
 
     catalog: CatalogSettings = part(CatalogSettings)
     log: LogSettings = part(LogSettings)
@@ -95,14 +95,14 @@ class RunPipelineSettings:
 
 @settings
 class TargetSettings:
-    """What a Postgres worker writes to."""
+    """The database that a Postgres worker writes to."""
 
     target: PostgresSettings = part(PostgresSettings, prefix="target-", database="target")
 
 
 @settings
 class RunsSettings:
-    """Where ``pgsluice runs`` finds the runs of pipelines."""
+    """The settings of ``pgsluice runs``, which finds the runs of pipelines."""
 
     catalog: CatalogSettings = part(CatalogSettings)
     log: LogSettings = part(LogSettings)
@@ -111,7 +111,7 @@ class RunsSettings:
 
 @settings
 class ScheduleSettings:
-    """What ``pgsluice schedule`` reads; its runs read the same places. ``folder`` is "" for the default."""
+    """The settings of ``pgsluice schedule``; its runs read the same places. ``folder`` is "" for the default."""
 
     catalog: CatalogSettings = part(CatalogSettings)
     log: LogSettings = part(LogSettings)
@@ -131,7 +131,7 @@ class ScheduleSettings:
 
 @settings
 class StepsSettings:
-    """What ``pgsluice steps`` reads: the pipelines file."""
+    """The settings of ``pgsluice steps``: the pipelines file."""
 
     catalog: CatalogSettings = part(CatalogSettings)
     log: LogSettings = part(LogSettings)

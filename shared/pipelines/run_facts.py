@@ -1,4 +1,4 @@
-"""How a pipeline's runs fare: what alerts and metrics are made of."""
+"""The state of a pipeline's runs, for alerts and metrics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, AskedBy, RunReq
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Of a SQL pipeline. ``tick_age_s`` is for how long its next tick is over, below 0 for one that comes, None without a
-    schedule."""
+    """Facts of a SQL pipeline. ``tick_age_s`` is the seconds since its next tick was due, negative before it, None
+    without a schedule."""
 
     record: PipelineRecord | None
     requests: RunRequests
@@ -21,12 +21,12 @@ class RunFacts:
 
     @property
     def pipeline(self) -> str:
-        """Its name, known from its first run on."""
+        """The pipeline's name, known from its first run on."""
         return "pipeline" if self.record is None else self.record.pipeline
 
     @property
     def has_ticks(self) -> bool:
-        """Whether it is to run by its schedule now."""
+        """Returns whether the schedule applies now: the pipeline is not paused."""
         return not self.requests.paused and self.tick_age_s is not None
 
     @property
@@ -37,8 +37,8 @@ class RunFacts:
 
 
 async def read_run_facts(bucket: StateBucket) -> RunFacts | None:
-    """None in a group that is no SQL pipeline's. Raises TransientError when NATS does not answer, TerminalError when a record is
-    none."""
+    """Returns None in a group that is no SQL pipeline's. Raises TransientError when NATS does not answer, TerminalError
+    when a record is malformed."""
     record, requests = await load_pipeline(bucket), await RUN_REQUESTS.load(bucket)
     if record is None and not requests.ticks.schedule:
         return None

@@ -1,4 +1,4 @@
-"""What the state bucket says of a pipeline's runs, as samples of metrics."""
+"""The state bucket's facts about a pipeline's runs, as samples of metrics."""
 
 from __future__ import annotations
 

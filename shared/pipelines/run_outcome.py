@@ -1,8 +1,9 @@
-"""What became of a finished run's rows at the targets of the group's workers, as far as the workers' reports tell.
+"""The outcome of a finished run's rows at the targets of the group's workers, as far as the workers' reports contain
+it.
 
-A worker tells when it applied the last message that it has applied, and forgets it with the next one. So what became of a run is
-known as long as no later one has published anything: whoever lists runs looks it up, and the next run notes it before it begins.
-Of a run that was not applied by then, and of one whose worker died before its report, it stays unknown.
+A worker reports when it applied its last message, and replaces that with the next one. So the outcome of a run is known
+until a later run publishes: a list of runs reads it, and the next run notes it before it begins. It stays unknown if
+the run was not applied by then, or if a worker died before its report.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ def with_outcome(run: RunRecord, reports: Collection[WorkerReport]) -> RunRecord
         return run
     told = [report.unchanged for report in reports]
     unchanged = [each.rows for each in told if each is not None and each.sequence == run.last_sequence]
-    if not run.rows_read and not run.reconciles:  # it published nothing, so its last message is that of an earlier one
+    if not run.rows_read and not run.reconciles:  # it published nothing, so its last message is an earlier run's
         unchanged = [0] * len(told)
     applied_at = max([run.finished_at, *(report.copied_at for report in reports)], key=datetime.fromisoformat)
     return replace(run, applied_at=applied_at, unchanged=min(unchanged) if len(unchanged) == len(told) else None)
 
 
 def apply_s(run: RunRecord) -> float | None:
-    """From the end of its reading until it was applied; None where that is not known."""
+    """Returns the seconds from the end of its reading until it was applied; None if unknown."""
     if not run.applied_at:
         return None
     return (datetime.fromisoformat(run.applied_at) - datetime.fromisoformat(run.finished_at)).total_seconds()
 
 
 async def note_outcome(bucket: StateBucket) -> None:
-    """To be called before a run publishes anything, by whoever may write the record."""
+    """Notes the outcome of the newest run. Call it before a run publishes anything, in a process that may write the
+    record."""
     record, reports = await load_pipeline(bucket), (await read_reports(bucket)).values()
     if record is None or (newest := record.newest) is None or with_outcome(newest, reports) is newest:
         return

@@ -1,21 +1,21 @@
-"""What is known of a pipeline's runs: one record, in the state bucket of the pipeline's group.
+"""A pipeline's runs: one record, in the state bucket of the pipeline's group.
 
     state         set by                                     the next run
     reading       a run, before its first message            takes up what is left; the runner that set it is gone, for the source
                                                              is locked against two
     interrupted   a run that was asked to stop               takes up what is left
-    paused        a run that people paused                   takes up what is left
+    paused        a run that a user paused                   takes up what is left
     failed        a run that met an error to the end         takes up what is left
     finished      a run, when JetStream has every row        begins at the checkpoint
-    cancelled     a run that people cancelled, or they,      begins at the checkpoint, after it ended the run's ranges in the
-                  where nobody read for it                   stream
+    cancelled     a run that a user cancelled, or cancel     begins at the checkpoint, after it ended the run's ranges in the
+                  if no process read for it                  stream
     abandoned     a full run, of the one that it replaces    -
 
-What people ask of runs is beside it (``run_requests``).
+Requests for runs are in another record (``run_requests``).
 
-Rows that a run has published count, whatever becomes of it. How far a range has come says its newest message
-(``SnapshotHeaders.last_key``); the record says which ranges there are. The checkpoint moves when a run is finished, and never
-back.
+Rows that a run has published stay valid, whatever its outcome. The newest message of a range holds its progress
+(``SnapshotHeaders.last_key``); the record holds the list of ranges. The checkpoint moves when a run is finished, and
+never back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pgsluice.shared.broker.record import TimeText
 
 PIPELINE_KEY = "pipeline"
 MOST_RUNS = 50
-"""That are told of."""
+"""Number of runs that are kept."""
 
 Key = tuple[str, ...]
 """Values of the cursor's columns as text; () for none."""
@@ -46,16 +46,16 @@ class RunState(enum.StrEnum):
 
     @property
     def is_left(self) -> bool:
-        """Whether the next run takes up what is left of one in this state."""
+        """Returns whether the next run takes up what is left of one in this state."""
         return self in (RunState.READING, RunState.INTERRUPTED, RunState.PAUSED, RunState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """Rows whose key is above ``after`` (() for the run's own beginning) and up to ``last``. ``is_row``: the row with that key
-    alone, whether the run wants it or not. ``is_replayed``: it is a dead letter that is read again, unless the run wants the row
-    and so reads it in another range. ``rows`` is how many there are, counted in the order of all rows; None where nobody counted
-    them, or an earlier version of pgsluice cut the range."""
+    """Rows whose key is above ``after`` (() for the run's own beginning) and up to ``last``. ``is_row``: the row with
+    that key alone, whether the run wants it or not. ``is_replayed``: it is a dead letter that is read again, unless the
+    run wants the row and so reads it in another range. ``rows`` is their number, counted over all rows in order; None
+    if they were not counted, or an earlier version of pgsluice cut the range."""
 
     number: int
     after: tuple[str, ...]
@@ -67,8 +67,8 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRows:
-    """Numbers that only grow: rows in the stream, those on which steps or the query failed, and those that were deleted because
-    the query gave them no longer."""
+    """Numbers that only grow: rows in the stream, rows on which steps or the query failed, and rows that were deleted
+    because the query no longer returned them."""
 
     read: int = 0
     dead: int = 0
@@ -80,16 +80,17 @@ class RunRows:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """``attempt`` counts how often the run was begun or taken up. ``after``, ``reread_from`` and ``before`` say which rows it
-    reads (``key_ranges.RowsWanted``). ``last`` and ``border`` are the pipeline's checkpoint and ``reread_from`` when it is
-    finished. ``rows`` are those that it planned to read, ``last_sequence`` is where the snapshot stream ended with it.
-    ``rows_read`` are those in the stream, known of attempts before the newest one, and of a run that is finished; ``plan_s`` and
-    ``read_s`` are what its attempts took, but for such as were killed. ``horizon_s`` is for how long the oldest transaction was
-    open when the run began, None where that was not measured: the next run reads from there again.
-    ``request`` is the request that it was begun or taken up for, "" for a person at a terminal. ``version`` is that of the newest
-    attempt (``run_mark``), 0 where an earlier version of pgsluice made it. ``reconciles``: it deletes ``rows`` rows that the
-    query gives no longer. ``applied_at`` is when the last of the group's workers had applied it, ``unchanged`` how many of its
-    rows each of them found to be there, the same: "" and None where nobody can know (``run_outcome``)."""
+    """``attempt`` counts how often the run was begun or taken up. ``after``, ``reread_from`` and ``before`` determine
+    which rows it reads (``key_ranges.RowsWanted``). ``last`` and ``border`` are the pipeline's checkpoint and
+    ``reread_from`` when it is finished. ``rows`` is the number that it planned to read, ``last_sequence`` is where the
+    snapshot stream ended with it. ``rows_read`` are those in the stream, known of attempts before the newest one, and
+    of a run that is finished; ``plan_s`` and ``read_s`` are what its attempts took, except killed ones. ``horizon_s``
+    is for how long the oldest transaction was open when the run began, None where that was not measured: the next run
+    reads from there again. ``request`` is the request that it was begun or taken up for, "" for a user at a terminal.
+    ``version`` is the newest attempt's (``run_mark``), 0 where an earlier version of pgsluice made it. ``reconciles``:
+    it deletes ``rows`` rows that the query no longer returns. ``applied_at`` is when the last of the group's workers
+    had applied it, ``unchanged`` how many of its rows each of them found unchanged: "" and None if unknown
+    (``run_outcome``)."""
 
     number: int
     state: RunState
@@ -119,7 +120,7 @@ class RunRecord:
 
     @property
     def all_rows(self) -> RunRows:
-        """As far as they are noted: when an attempt has ended."""
+        """Rows of the run, as far as they are noted: when an attempt has ended."""
         is_deleted = self.reconciles and self.state is RunState.FINISHED
         return RunRows(self.rows_read, self.dead, self.rows if is_deleted else 0)
 
@@ -129,10 +130,10 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRecord:
-    """``snapshot`` is under which its rows are published. All rows up to ``checkpoint`` were read, but for those whose
-    incremental key is ``reread_from`` or later: rows may have come there late. "" for none. ``next_range`` is a number that no
-    range had. ``reconciled_at`` is when target and query were compared to the end, ``is_reconciling``: that was begun since.
-    ``forgotten`` are the runs before ``runs``, of which nothing but their rows is kept."""
+    """``snapshot`` is under which its rows are published. All rows up to ``checkpoint`` were read, except those whose
+    incremental key is ``reread_from`` or later: rows may have come there late. "" for none. ``next_range`` is a number
+    that no range had. ``reconciled_at`` is when a comparison of target and query was completed, ``is_reconciling``:
+    that was begun since. ``forgotten`` are the runs before ``runs``, of which only the numbers of rows are kept."""
 
     pipeline: str
     fingerprint: str
@@ -147,7 +148,7 @@ class PipelineRecord:
 
     @property
     def rows(self) -> RunRows:
-        """Of all runs that there were."""
+        """Rows of all runs ever."""
         return sum((run.all_rows for run in self.runs), self.forgotten)
 
     @property
@@ -156,7 +157,7 @@ class PipelineRecord:
 
     @property
     def left(self) -> RunRecord | None:
-        """The run that was not finished, and is to be taken up."""
+        """The unfinished run, which the next start takes up."""
         return self.newest if self.newest is not None and self.newest.state.is_left else None
 
     @property
@@ -170,7 +171,8 @@ class PipelineRecord:
         return next((each for each in reversed(self.runs) if each.request == request), None)
 
     def next_version(self, lsn: int) -> int:
-        """Above that of every attempt so far. ``lsn`` is where the source was: so it also is when this record was dropped."""
+        """Returns a version above every attempt's so far. ``lsn`` is the source's position: so it is higher even after
+        this record was dropped."""
         return max([lsn, *(run.version + 1 for run in self.runs)])
 
     def with_run(self, run: RunRecord) -> PipelineRecord:
@@ -187,7 +189,7 @@ class PipelineRecord:
         return self.with_run(left.ended(RunState.CANCELLED, left.last_sequence, left.reason))
 
     def finished(self, run: RunRecord, last_sequence: int) -> PipelineRecord:
-        """When every row of ``run`` is stored."""
+        """Returns the record after every row of ``run`` is stored."""
         ended = replace(run.ended(RunState.FINISHED, last_sequence), ranges=())
         return replace(self.with_run(ended), checkpoint=run.last, reread_from=run.border)
 

@@ -1,23 +1,24 @@
 """Requests for a pipeline's runs: one record, in the state bucket of the pipeline's group.
 
-People, and schedules, ask for runs; an executor (``console.executor``) carries the requests out, one after the other. A request
-has an id: the key that a person's program gave, or the time of the tick. One id is one run, however often it is asked for.
+Users and schedules request runs; an executor (``console.executor``) carries the requests out, one after the other. A
+request has an id: the key that a client gave, or the time of the tick. One id is one run, however often it is asked
+for.
 
     request     set by                                             then
-    requested   whoever asks                                       waits for an executor
+    requested   a client                                           waits for an executor
     taken       the executor that starts its run                   ``RunRecord.request`` names it: an executor that comes after
-                                                                   one which died finds there what became of it
-    done        an executor, when the run has ended                ``run`` is the run, whose own state says how it ended
-    refused     an executor, for what no run was begun for         ``reason`` says why
+                                                                   one which died finds its outcome there
+    done        an executor, when the run has ended                ``run`` is the run, whose own state is its outcome
+    refused     an executor, for what no run was begun for         ``reason`` is why
 
-Two more facts stand beside them. A run looks at both between messages; neither erases the other:
+Two more facts are in the record. A run reads both between messages; neither erases the other:
 
-    paused           the run in hand ends after its last message, as ``paused``, and none is begun. ``resume`` lifts it, and so
-                     does a person who runs the pipeline; a cancel does not
-    cancelled_run    that run, by its number, ends as ``cancelled``, and is not taken up again. Nothing lifts it: whoever may
-                     take up a run looks first (``with_cancelled``)
+    paused           the current run ends after its last message, as ``paused``, and none is begun. ``resume`` lifts it, and so
+                     does a user who runs the pipeline; a cancel does not
+    cancelled_run    that run, by its number, ends as ``cancelled``, and is not taken up again. Nothing lifts it: a process
+                     that may take up a run checks first (``with_cancelled``)
 
-Each write is compared with what was read, so when two people ask at the same moment, both count.
+Each write is compared with what was read, so when two clients write at the same moment, both apply.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MOST_NOTES = 50
 
 
 class Wish(enum.StrEnum):
-    """The wish for one run."""
+    """The wish for a single run."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -74,12 +75,12 @@ class RunRequest:
 
 
 class TickOutcome(enum.StrEnum):
-    """Of ticks that begin no run."""
+    """Why a scheduled tick started no run."""
 
     MISSED = "missed"
-    """Nobody executed the pipeline then."""
+    """No process executed the pipeline then."""
     SKIPPED = "skipped"
-    """A run was in hand, or is paused."""
+    """A run was active, or is paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,8 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True)
 class RunRequests:
-    """``requests`` are the newest, the oldest first. ``wish`` and ``wish_run`` say in one field what versions before ``paused``
-    wrote, and what those still obey: a pause, or else the cancel."""
+    """``requests`` are the newest, the oldest first. ``wish`` and ``wish_run`` are the one field that versions before
+    ``paused`` wrote, and still read: a pause, or else the cancel."""
 
     wish: Wish = Wish.RUN
     wish_run: int = 0
@@ -139,7 +140,8 @@ class RunRequests:
         return next((each for each in self.requests if each.id == request_id), None)
 
     def with_request(self, request: RunRequest) -> RunRequests:
-        """In the place of what is known of it, or as the newest; the oldest that are closed go first."""
+        """Returns the requests with ``request`` replacing the one of its id, or as the newest; the oldest closed ones
+        are removed first."""
         if self.find(request.id) is not None:
             return replace(self, requests=tuple(request if each.id == request.id else each for each in self.requests))
         kept = (*self.requests, request)
@@ -148,7 +150,7 @@ class RunRequests:
         return replace(self, requests=tuple(each for each in kept if each not in closed))
 
     def wishes(self, run: int) -> Wish:
-        """What is wished of the run of that number."""
+        """Returns the wish for the run of that number."""
         if run == self.cancelled_run:
             return Wish.CANCEL
         return Wish.PAUSE if self.paused else Wish.RUN
@@ -162,8 +164,8 @@ RUN_REQUESTS = WishKey("run_requests", RunRequests())
 
 
 async def ask_for_run(bucket: Bucket, request_id: str, *, full: bool, by: AskedBy = AskedBy.PERSON) -> RunRequest:
-    """The request as it stands: one that was made under this id before is not made again. The bucket must be there. Raises
-    UsageError when that one asked for something else."""
+    """Returns the request's current state: one that was made under this id before is not made again. The bucket must
+    exist. Raises UsageError when that one asked for something else."""
     made = _new_request(request_id, full=full, by=by)
     entry = await RUN_REQUESTS.change(bucket, lambda known: known if known.find(request_id) else known.with_request(made))
     request = entry.value.find(request_id)
@@ -177,12 +179,12 @@ async def ask_for_run(bucket: Bucket, request_id: str, *, full: bool, by: AskedB
 
 
 async def pause(bucket: Bucket) -> None:
-    """A run in hand ends at its next message, and none is begun before ``resume``."""
+    """Pauses the pipeline: a current run ends at its next message, and none begins before ``resume``."""
     await RUN_REQUESTS.change(bucket, lambda known: replace(known, paused=True))
 
 
 async def resume(bucket: Bucket) -> None:
-    """Whoever executes the pipeline goes on: with a run that was paused, first of all."""
+    """Resumes the pipeline: its executor continues, with a paused run first."""
     record = await load_pipeline(bucket)
     left = None if record is None else record.left
 
@@ -197,13 +199,13 @@ async def resume(bucket: Bucket) -> None:
 
 
 async def end_pause(bucket: Bucket) -> None:
-    """Lifts the pause as ``resume`` does, but without a request: a person runs the pipeline now."""
+    """Lifts the pause as ``resume`` does, but without queueing a run: a user runs the pipeline now."""
     await RUN_REQUESTS.change(bucket, RunRequests.resumed)
 
 
 async def cancel(bucket: Bucket) -> int:
-    """The number of the run that ends as ``cancelled``: at once when nobody reads for it, or at its next message. Requests that
-    wait go on. Raises UsageError when no run is in hand or left."""
+    """Cancels the current or unfinished run; returns its number. It ends at once when no process reads for it, or at
+    its next message. Waiting requests continue. Raises UsageError when there is no such run."""
     record = await load_pipeline(bucket)
     left = None if record is None else record.left
     if left is None:
@@ -216,8 +218,8 @@ async def cancel(bucket: Bucket) -> int:
 
 
 async def end_cancelled(bucket: Bucket) -> None:
-    """Ends the run that was left as ``cancelled`` when people cancelled it; for a process that keeps others from reading. Its
-    ranges stay in the record, and the next run ends them in the stream."""
+    """Ends an unfinished run as ``cancelled`` when a user cancelled it; for a process that keeps others from reading.
+    Its ranges stay in the record, and the next run ends them in the stream."""
     number = (await RUN_REQUESTS.load(bucket)).cancelled_run
     record = await load_pipeline(bucket)
     if record is not None:

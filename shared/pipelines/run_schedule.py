@@ -1,4 +1,4 @@
-"""When a pipeline runs by itself: what people write of it, not yet reckoned out (``console.executor.ticks`` does that)."""
+"""The schedule of a pipeline, as configured; ``console.executor.ticks`` computes its times."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 class OverlapPolicy(enum.StrEnum):
-    """What becomes of a tick while a run is in hand."""
+    """What happens to a tick while a run is active."""
 
     SKIP = "skip"
-    """It is recorded, and begins no run."""
+    """The tick is recorded, and begins no run."""
     QUEUE = "queue"
-    """Its run begins after that one; more ticks until then are skipped."""
+    """The tick's run begins after the active one; more ticks until then are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ class RunSchedule:
 
     @property
     def text(self) -> str:
-        """Tells schedules apart whose ticks are others."""
+        """Returns a text that differs for schedules with different ticks."""
         return f"{self.cron} {self.time_zone}" if self.cron else f"every {self.every_s:g} s"

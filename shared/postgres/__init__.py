@@ -1,1 +1,1 @@
-"""What source and target have in common as PostgreSQL servers. Replicator and worker may import it."""
+"""Code for source and target as PostgreSQL servers. Replicator and worker may import it."""

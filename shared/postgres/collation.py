@@ -1,4 +1,4 @@
-"""How a collation compares, told so that two servers can be held against each other."""
+"""How a collation compares, in a form that can be compared between two servers."""
 
 from __future__ import annotations
 

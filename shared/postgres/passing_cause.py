@@ -1,18 +1,18 @@
-"""What has to become better when a statement failed and may succeed later, by the server's SQLSTATE."""
+"""The cause of a transient failure of a statement, by the server's SQLSTATE."""
 
 from __future__ import annotations
 
 from pgsluice.shared.errors import Cause
 
 _LOCK_CLASS = "40"
-"""A deadlock, or a serialization failure: somebody else's transaction was in the way."""
+"""A deadlock, or a serialization failure: another transaction was in the way."""
 _LOCK_STATES = frozenset({"55P03", "55006"})
 _DISK_FULL = "53100"
 
 
 def passing_cause(sqlstate: str | None, server: Cause) -> Cause:
-    """``server`` (SOURCE or TARGET) unless the code is of somebody's lock, or of a full disk; it is None or "" for a connection
-    that broke."""
+    """Returns ``server`` (SOURCE or TARGET) unless the code is about a lock, or a full disk; ``sqlstate`` is None or ""
+    for a broken connection."""
     code = sqlstate or ""
     if code.startswith(_LOCK_CLASS) or code in _LOCK_STATES:
         return Cause.LOCK

@@ -1,9 +1,10 @@
-"""Whether somebody stands between us and the server who has sessions of it serve several clients in turn.
+"""Detects a pooler in front of the server whose sessions serve several clients in turn.
 
-What a session of ours sets (``SET``), locks or makes for itself would reach the others, and theirs us. A pool that gives each
-client a session of the server until it leaves (session mode) does no harm; one that does so until the end of each transaction
-does. The server itself tells a client the number of its process when it connects (manual: BackendKeyData); a pooler tells a
-number of its own. So most connections need one question, and only those to a pooler more. Nothing is set meanwhile.
+What pgsluice sets in a session (``SET``), locks or creates would reach other clients, and theirs pgsluice. A pool that
+gives each client a session of the server until it leaves (session mode) does no harm; one that does so until the end of
+each transaction does. The server itself reports the number of its process when a client connects (manual:
+BackendKeyData); a pooler reports another number. So most connections need one query, and only those to a pooler more.
+Nothing is set meanwhile.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ give them the same ones as before."""
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:
-    """Whether a pooler stands between."""
+    """Returns whether a pooler is in between."""
     return _process(connection) != connection.info.backend_pid
 
 
 def shares_sessions(connection: psycopg.Connection[Any], parameters: Mapping[str, Any]) -> bool:
-    """Whether ``connection``, which is pooled and in autocommit mode, and another client that connects so take turns at one
-    session of the server. Raises psycopg.Error."""
+    """Returns whether ``connection``, which is pooled and in autocommit mode, and another client that connects so take
+    turns at one session of the server. Raises psycopg.Error."""
     with psycopg.connect(**parameters, autocommit=True, prepare_threshold=None) as another:
         idle, busy, known = connection, another, {_process(connection)}
         for _ in range(_TURNS):
@@ -58,7 +59,8 @@ def shared_error(settings: PostgresSettings, *, is_target: bool = False) -> Usag
 
 
 def unset_error(settings: PostgresSettings) -> UsageError:
-    """For a pooler that passes over libpq's ``options`` (PgBouncer does that where ignore_startup_parameters names them)."""
+    """Returns the error for a pooler that ignores libpq's ``options`` (PgBouncer does that where
+    ignore_startup_parameters names them)."""
     return UsageError(
         f"a pooler at {settings.host or 'the default host'}:{settings.port or 5432} leaves out the settings that our sessions at"
         " the source begin with",

@@ -1,10 +1,11 @@
-"""Why a PostgreSQL server refuses a connection, whatever language it speaks.
+"""Why a PostgreSQL server refuses a connection, in any language.
 
 The same refusal is the same error at the source and at the target.
 
-libpq gives no SQLSTATE for a connection that failed, only the server's message. That is in the server's ``lc_messages``, which
-applies before any setting of ours, and which an ordinary role may not set. But libpq's trace (manual: "PQtrace") holds the
-server's error with its code. So a refusal in a language that we do not read is asked for once more, with a trace in memory.
+libpq gives no SQLSTATE for a connection that failed, only the server's message. That is in the server's
+``lc_messages``, which applies before any setting of a client, and which an ordinary role may not set. But libpq's trace
+(manual: "PQtrace") holds the server's error with its code. So after a refusal in another language than English the
+connection is tried once more, with a trace in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pgsluice.shared.errors import Cause, LoginRefusedError, PgsluiceError, Tran
 from pgsluice.shared.postgres.session_settings import CONNECT_TIMEOUT_S
 
 _SERVER_MESSAGE = re.compile(r"failed: \S+:  ")
-"""libpq writes ``<severity>:  <message>`` (two spaces) for what a server said, and nothing like it for what it says itself."""
+"""libpq writes ``<severity>:  <message>`` (two spaces) for a server's message, and nothing like it for its own."""
 
 _ERROR_CODE = re.compile(rb'\tErrorResponse\t.* C "([0-9A-Z]{5})" M ')
 
@@ -34,7 +35,7 @@ LOGIN_PATIENCE_S = 60.0
 """So long a login that is refused is tried again."""
 
 _MOST_TEXT = 240
-"""Characters of libpq's text that are shown: it tells one thing for each address that a name has."""
+"""Limit of the displayed characters of libpq's text: it has one entry for each address of a name."""
 
 _HINT = " Is the server running on that host and accepting TCP/IP connections?"
 
@@ -72,8 +73,8 @@ _LASTING = (
     ("certificate", _TLS),
     ("ssl", _TLS),
 )
-"""What the text of a refusal holds, the first that fits → what to do. Where the server does not speak English, the SQLSTATE
-decides, which says less."""
+"""Text of a refusal, the first match wins → remedy. If the server does not use English, the SQLSTATE decides, which is
+less precise."""
 
 _LASTING_SQLSTATES = {
     _INVALID_PASSWORD: "check {0}user and {0}password",
@@ -86,10 +87,9 @@ _LASTING_SQLSTATES = {
 def connection_error(
     settings: PostgresSettings, parameters: Mapping[str, Any], error: psycopg.Error, *, is_target: bool = False
 ) -> PgsluiceError:
-    """What the operator reads when a connection with ``parameters`` failed: UsageError when the server refuses these settings,
-    and would again; TransientError when it cannot be reached or has no room, or refuses a login that may be right soon, and
-    LoginRefusedError when it is not right by then. May ask the server once more, and so block for
-    CONNECT_TIMEOUT_S."""
+    """Returns the error for a failed connection with ``parameters``: UsageError when the server refuses these settings,
+    and would again; TransientError when it cannot be reached or has no room, or refuses a login that may be right soon,
+    and LoginRefusedError when it is not right by then. May connect once more, and so block for CONNECT_TIMEOUT_S."""
     whole = " ".join(str(error).split())
     text = textwrap.shorten(whole.replace(_HINT, ""), _MOST_TEXT, placeholder=" …")
     options, variables = ("target-", "PGSLUICE_TARGET_") if is_target else ("", "PGSLUICE_")
@@ -114,11 +114,11 @@ def connection_error(
 
 
 _refusals: dict[PostgresSettings, tuple[float, float]] = {}
-"""When each login of this process was refused, first and last, since it succeeded."""
+"""First and last refusal of each login of this process since it last succeeded."""
 
 
 def note_login(settings: PostgresSettings) -> None:
-    """It succeeded."""
+    """Notes a successful login."""
     _refusals.pop(settings, None)
 
 
@@ -134,7 +134,8 @@ def _refused_login(settings: PostgresSettings, fact: str, remedy: str, cause: Ca
 
 
 def _lasting(text: str) -> str:
-    """What to do about a refusal that another attempt with the same settings meets again; "" when ``text`` tells of none."""
+    """Returns the remedy for a refusal that another attempt with the same settings meets again; "" if ``text`` is no
+    such refusal."""
     signs = ("FATAL", "SSL", "sslmode", "certificate", "no password supplied", "method requirement")
     if not any(sign in text for sign in signs):
         return ""
@@ -143,7 +144,7 @@ def _lasting(text: str) -> str:
 
 
 def comes_from_server(error: psycopg.Error) -> bool:
-    """Whether a server answered: then ``refused_sqlstate`` can tell what."""
+    """Returns whether a server answered: then ``refused_sqlstate`` can determine the reason."""
     return _SERVER_MESSAGE.search(str(error)) is not None
 
 

@@ -1,8 +1,9 @@
-"""How source and target are connected to: libpq's parameters, and the settings that every session of ours has.
+"""The connection to source and target: libpq's parameters, and the settings of every session.
 
-What shapes text is pinned, so that a value reads the same whatever the server, the database or the role sets, and no row is left
-out in silence. Time limits of the role are lifted, since they would end a session that is only waiting. And a server notices
-that we are gone within half a minute: what a forgotten session holds (a lock, a slot, a snapshot) is in the way of the next one.
+What shapes text is pinned, so that a value reads the same whatever the server, the database or the role sets, and no
+row is left out silently. Time limits of the role are lifted, since they would end a session that is only waiting. And a
+server notices within half a minute that the client is gone: a lock, a slot or a snapshot of a forgotten session would
+block the next one.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ SESSION_SETTINGS = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "2",
 }
-"""``search_path``: every name that we use has its schema, and the name of a type must mean what it means in pg_catalog.
-``row_security``: a policy that hides rows from us is an error, and no rows that are passed over. Keepalives: a connection on
-which nothing is under way ends 20 s after its client vanished."""
+"""``search_path``: every name used has its schema, and the name of a type must mean what it means in pg_catalog.
+``row_security``: a policy that hides rows is an error, instead of missing rows. Keepalives: a connection on which
+nothing is under way ends 20 s after its client vanished."""
 
 PROMPT_READER_SETTINGS = {"tcp_user_timeout": "20s"}
-"""For sessions whose answers are read as soon as they are there: one that nobody has taken for so long ends its session, where
-keepalives are not sent. It would also end one whose reader waits on purpose, as a copy does while its stream is full."""
+"""Settings for sessions whose answers are read immediately: an answer that is not read for that long ends the session,
+also where keepalives are not sent. It would also end a session whose reader waits on purpose, as a copy does while its
+stream is full."""
 
 HAS_TRANSACTION_TIMEOUT = 170_000
 """``transaction_timeout`` is set after connecting: an older server refuses startup options that it does not know."""
@@ -88,7 +90,8 @@ def unverified_remedy(prefix: str) -> str:
 
 @functools.cache
 def warn_of_unverified(settings: PostgresSettings, database: str, prefix: str) -> None:
-    """Warns once in a process, when there is reason to. ``database`` is "source" or "target", ``prefix`` that of its options."""
+    """Warns once in a process, when there is reason to. ``database`` is "source" or "target", ``prefix`` the prefix of
+    its options."""
     if is_unverified(settings):
         log.warning(unverified_fact(database), host=settings.host, remedy=unverified_remedy(prefix))
 
@@ -120,5 +123,5 @@ def startup_options(settings: dict[str, str]) -> str:
 
 
 def set_statements(settings: dict[str, str]) -> str:
-    """The same for a session that is open: a pooler in between may know no startup options."""
+    """Returns the settings as statements for an open session: a pooler in between may not support startup options."""
     return ";\n".join(f"SET {name} = '{value}'" for name, value in settings.items())

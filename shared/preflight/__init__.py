@@ -1,1 +1,1 @@
-"""What is wrong before anything starts, found by ``pgsluice check`` and by the starts of both processes alike."""
+"""Problems found before the start, by ``pgsluice check`` and by the starts of both processes."""

@@ -1,4 +1,4 @@
-"""How far another machine's clock is from ours: lag is told by clocks, and so is when a lease ends."""
+"""The difference to another machine's clock: lag and the ends of leases are measured by clocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ MOST_SKEW_S = 1.0
 
 
 def clock_findings(subject: Subject, asked: datetime, told: datetime, answered: datetime) -> list[Finding]:
-    """``told`` is what the other said between ``asked`` and ``answered``, which are ours: it counts as said in the middle."""
+    """``told`` is the other clock's time, between ``asked`` and ``answered`` of this one: taken as the time in the
+    middle."""
     middle: timedelta = told - (asked + (answered - asked) / 2)
     skew_s = middle.total_seconds()
     if abs(skew_s) - (answered - asked).total_seconds() / 2 <= MOST_SKEW_S:

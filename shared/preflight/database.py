@@ -1,4 +1,4 @@
-"""What a source and a target should have in common: encoding, collation, and the types that somebody made."""
+"""What a source and a target should have in common: encoding, collation, and user-defined types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import LiteralString
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLocale:
-    """As pg_database has it. ``provider`` is "c" (libc), "i" (ICU) or "b" (built in), "" before PostgreSQL 15."""
+    """A database's locale, from pg_database. ``provider`` is "c" (libc), "i" (ICU) or "b" (built in), "" before
+    PostgreSQL 15."""
 
     encoding: str
     collation: str
@@ -36,11 +37,12 @@ been started at the same microsecond."""
 
 @dataclass(frozen=True, slots=True)
 class UserType:
-    """A type of replicated columns that PostgreSQL does not bring itself.
+    """A type of replicated columns that is not built in.
 
-    ``name`` is ``format_type``'s, ``extension`` the one that brings it, "" for none; ``creations`` are the statements that make
-    it elsewhere, none where that takes more. ``checks`` are those that give a domain its CHECK constraints: expressions of
-    its owner, which would run elsewhere for each row, with the rights of the role that writes the row.
+    ``name`` is ``format_type``'s, ``extension`` the one that creates it, "" for none; ``creations`` are the statements
+    that make it elsewhere, none where that takes more. ``checks`` are the statements that give a domain its CHECK
+    constraints: expressions of its owner, which would run elsewhere for each row, with the rights of the role that
+    writes the row.
     """
 
     name: str

@@ -1,6 +1,8 @@
-"""A finding: one thing about a server, a file or this machine that hinders replication, or that people should know before it.
+"""A finding: one thing about a server, a file or this machine that hinders replication, or that an operator should know
+before it.
 
-What is found is gathered first and judged afterwards. ``pgsluice check`` shows all of it; a start raises all errors of it in one.
+Findings are gathered first and judged afterwards. ``pgsluice check`` shows all of it; a start raises all errors of it
+in one.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from pgsluice.shared.errors import PgsluiceError, TerminalError, UsageError
 
 
 class Severity(enum.StrEnum):
-    """ERROR: a start refuses it, or a table would not be replicated. WARNING: it works, and will cost somebody later. INFO: a
-    fact that surprises those who do not know it."""
+    """ERROR: a start refuses it, or a table would not be replicated. WARNING: it works, and will cause trouble later.
+    INFO: a surprising fact."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,7 +26,7 @@ class Severity(enum.StrEnum):
 
 
 class Subject(enum.StrEnum):
-    """Whom a finding is about: whoever runs that has to cure it."""
+    """The subject of a finding: its operator has to fix it."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -37,13 +39,13 @@ class Subject(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``check`` names the kind of finding, the same in every version: people filter by it. ``fact`` says what is wrong with what,
-    ``remedy`` what a person can do.
+    """``check`` names the kind of finding, the same in every version: users filter by it. ``fact`` states the problem
+    and its object, ``remedy`` what an operator can do.
 
-    ``statements`` are SQL that cures it when the administrator runs them as they stand, each without its semicolon; ``choices``
-    are SQL that would cure it too and takes something away (a slot, a session, a transaction), so a person has to choose it.
-    ``restart``: the cure takes effect when that server has started again. ``is_usage``: the configuration is wrong, and no
-    server.
+    ``statements`` are SQL that cures it when the administrator runs them unchanged, each without its semicolon;
+    ``choices`` are SQL that would cure it too and takes something away (a slot, a session, a transaction), so an
+    operator has to choose it. ``restart``: the cure takes effect when that server has started again. ``is_usage``: the
+    configuration is wrong, and no server.
     """
 
     check: str
@@ -60,13 +62,13 @@ class Finding:
     def of(
         cls, error: PgsluiceError, check: str, subject: Subject, severity: Severity = Severity.ERROR, *, restart: bool = False
     ) -> Finding:
-        """What a start would raise, as a finding."""
+        """Returns an error of a start as a finding."""
         is_usage = isinstance(error, UsageError)
         return cls(check, severity, subject, error.fact, error.remedy, error.statements, restart=restart, is_usage=is_usage)
 
     @property
     def error(self) -> PgsluiceError:
-        """The same as a start raises it."""
+        """Returns the finding as the error that a start raises."""
         return (UsageError if self.is_usage else TerminalError)(self.fact, self.remedy, statements=self.statements)
 
 
@@ -77,7 +79,7 @@ def raise_errors(findings: Iterable[Finding], where: str) -> None:
 
 
 def raise_all(errors: Sequence[PgsluiceError], where: str) -> None:
-    """The same for errors: a single one as it is. UsageError when only the configuration is wrong."""
+    """Raises the errors as one; a single one unchanged. UsageError when only the configuration is wrong."""
     distinct = list({str(error): error for error in errors}.values())
     if not distinct:
         return
@@ -110,8 +112,8 @@ class Findings:
 
     @contextmanager
     def looking(self, check: str, *, restart: bool = False) -> Iterator[None]:
-        """A UsageError or TerminalError that ends the block is a finding, and the next look goes on. TransientError passes: who
-        could not look knows nothing. ``restart`` is the finding's."""
+        """Turns a UsageError or TerminalError that ends the block into a finding, and lets the next check run. A
+        TransientError passes through: the check could not be made. ``restart`` is the finding's."""
         try:
             yield
         except (UsageError, TerminalError) as error:

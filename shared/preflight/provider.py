@@ -1,7 +1,8 @@
-"""Who runs a PostgreSQL server, and how its administrators change a setting there: nobody but a superuser has ALTER SYSTEM.
+"""The provider of a PostgreSQL server, and how administrators change a setting there: only superusers have ALTER
+SYSTEM.
 
-Sources: Amazon RDS "Performing logical replication", Cloud SQL "Set up logical replication" and "Configure database flags", Azure
-Database "Logical replication" and "Server parameters", Supabase "Customizing Postgres configs".
+Sources: Amazon RDS "Performing logical replication", Cloud SQL "Set up logical replication" and "Configure database
+flags", Azure Database "Logical replication" and "Server parameters", Supabase "Customizing Postgres configs".
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ADMINISTRATORS = {
 """The role that a provider makes in every server → the provider."""
 
 RDS_REPLICATION = "rds_replication"
-"""Whose members may replicate at RDS, where nobody has the attribute REPLICATION."""
+"""Role whose members may replicate at RDS, where no role has the attribute REPLICATION."""
 
 
 def provider_of(roles: Collection[str]) -> Provider:
@@ -43,7 +44,7 @@ def provider_of(roles: Collection[str]) -> Provider:
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """How a setting is changed: in words, and by SQL where there is SQL for it."""
+    """The way to change a setting: in words, and by SQL if there is SQL for it."""
 
     remedy: str
     statements: tuple[str, ...] = ()
@@ -92,5 +93,5 @@ def replication_cure(provider: Provider, role: str) -> Cure:
 
 
 def grants_bypassing_row_security(provider: Provider) -> bool:
-    """Whether an administrator there may give a role BYPASSRLS."""
+    """Returns whether an administrator there may give a role BYPASSRLS."""
     return provider in (Provider.PLAIN, Provider.SUPABASE)

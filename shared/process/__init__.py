@@ -1,1 +1,1 @@
-"""What every process of ours does alike: it starts, is told to stop, tries again, and names a defect."""
+"""Code for the life of every process: it starts, stops on request, retries, and names a defect."""

@@ -1,7 +1,7 @@
-"""An exception that nobody expected, said by its type and its place.
+"""An unexpected exception, described by its type and its place.
 
-The text of an exception of Python, pyarrow or a user's own sink may quote the row that it could not take. So it goes nowhere: not
-into a log, and not through Spark, which prints what a task raises.
+The text of an exception of Python, pyarrow or a user's own sink may quote the row that it could not process. So it is
+never shown: not in a log, and not through Spark, which prints what a task raises.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def place_of(error: BaseException) -> str:
-    """``ValueError at worker/sinks/file/rows.py:12``: the innermost line of our own, or of the user's, that the error passed."""
+    """Returns ``ValueError at worker/sinks/file/rows.py:12``: the innermost line of pgsluice, or of the user's code,
+    that the error passed."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(part in frame.filename for part in _INSTALLED)] or frames
     name = type(error).__qualname__
@@ -22,17 +23,18 @@ def place_of(error: BaseException) -> str:
 
 
 def unexpected(error: Exception, ended: str) -> PgsluiceError:
-    """What ``error`` that ended, say, a batch means to the process: only memory may be there at the next start."""
+    """Returns the process's error for ``error``, which ended a batch, for example: only memory may be available at the
+    next start."""
     fact = f"an unexpected error ended {ended} ({place_of(error)})"
     if isinstance(error, MemoryError):
-        # no cause: a defect, or too little memory for what is in hand
+        # no cause: a defect, or too little memory for the current work
         return TransientError(fact, "nothing was lost; start again, with more memory or smaller batches")
     return TerminalError(fact, "nothing was lost; a defect of the sink, or of pgsluice: start again, and report it")
 
 
 def ended_task(name: str, error: BaseException | None) -> PgsluiceError:
-    """What the end of a task in the background means to its process: what the task raised, when that is ours, else a
-    TaskEndedError. ``error`` is None when it returned, and CancelledError when nobody meant to cancel it."""
+    """Returns the process's error after the end of a background task: the task's own PgsluiceError, else a
+    TaskEndedError. ``error`` is None when the task returned, and CancelledError when it was cancelled unexpectedly."""
     if isinstance(error, PgsluiceError):
         return error
     how = "" if error is None else f" ({place_of(error)})"

@@ -1,7 +1,7 @@
-"""Whether a process is where it may work: raw rows, for example, stay in the domains that a person named.
+"""Checks that a process is where it may work: raw rows, for example, stay in the domains that an operator named.
 
-A NATS server tells its clients its JetStream domain, but not its tags, which only its system account may ask for. So a process in
-a cluster without domains, whose servers have tags, is told its domain by its settings.
+A NATS server sends its clients its JetStream domain, but not its tags, which only its system account may ask for. So a
+process in a cluster without domains, whose servers have tags, gets its domain from its settings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pgsluice.shared.errors import TerminalError
 
 
 def check_domain(settings: PlacementSettings, client: Client) -> None:
-    """To be called before any work. Raises TerminalError where this process may not work, or does not know where it is."""
+    """Checks the domain; call it before any work. Raises TerminalError where this process may not work, or does not
+    know its domain."""
     if not settings.allow_domains:
         return
     domain = settings.domain or str(client._server_info.get("domain") or "")

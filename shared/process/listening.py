@@ -1,4 +1,4 @@
-"""A socket that listens where a setting says, or a sentence about why it cannot."""
+"""A socket that listens on a configured address, or an error that explains why it cannot."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ BACKLOG = 128
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """Bound and listening; with port 0 the system chooses one. ``option`` is the setting that says where. Raises UsageError for a
-    host that there is not, TerminalError for an address that is taken or not ours."""
+    """Returns a socket, bound and listening; with port 0 the system chooses one. ``option`` is the setting with the
+    address. Raises UsageError for an unknown host, TerminalError for an address that is in use or not of this machine."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

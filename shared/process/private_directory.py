@@ -1,7 +1,8 @@
 """Directories for the time of one process, which go with it even when it is killed.
 
-Their owner holds a lock on a file in its directory as long as it lives (on a file, because some network file systems do not lock
-directories). A directory that nobody holds is left over, and the next process that makes one of that kind takes it away.
+Their owner holds a lock on a file in its directory as long as it lives (on a file, because some network file systems do
+not lock directories). A directory without a lock is left over, and the next process that makes one of that kind takes
+it away.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCK = "lock"
-"""The name of the file. Whoever empties the directory leaves it there."""
+"""The name of the file. Code that empties the directory leaves it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,14 @@ def make_private_directory(parent: Path, prefix: str) -> PrivateDirectory:
             lock = _open_lock(path)
         except FileNotFoundError:  # another process found the directory without a lock, and took it away
             continue
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for one who was faster to lock it, and takes it away
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for a process that locked it first, and removes it
         if _is_in_place(path, lock):
             return PrivateDirectory(path, lock)
         os.close(lock)
 
 
 def free_bytes(path: Path) -> int:
-    """What may still be written where ``path`` is."""
+    """Returns the bytes that can still be written at ``path``."""
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
 
@@ -71,7 +72,7 @@ def _is_in_place(directory: Path, lock: int) -> bool:
 def _remove_if_left_over(path: Path) -> None:
     try:
         lock = _open_lock(path)
-    except OSError:  # somebody else's, or gone in the meantime
+    except OSError:  # another process's, or gone in the meantime
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Files that nobody else may read, and where a user's programs keep what has to outlive them."""
+"""Files that only this user may read, and where a user's programs keep what has to outlive them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ OURS_ALONE = 0o600
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Whole or not at all, also when the machine dies meanwhile; readable by this user alone from its first byte on. The folder
-    is made where there is none. Raises OSError."""
+    """Writes the file whole or not at all, also when the machine dies meanwhile; readable by this user alone from its
+    first byte on. Creates the folder if necessary. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, OURS_ALONE)

@@ -1,4 +1,4 @@
-"""Which version of the program this process runs."""
+"""The version of the program that this process runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a process knows of its own life: what it is doing, when it last moved, and what it waits for.
+"""A process's state: what it is doing, when it last moved, and what it waits for.
 
-Whoever does the work tells it, from any thread and without a lock worth measuring; whoever shows the process reads it: the
-endpoints for metrics and health, and the record that others read in the state bucket.
+The working code updates it, from any thread and without a lock worth measuring; the endpoints for metrics and health
+read it, and so does the record that others read in the state bucket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pgsluice.shared.errors import Cause, TransientError
 
 
 class Activity(StrEnum):
-    """What a process is doing. STARTING ends when it may do its work: source or sink and NATS answered, and the lease is held."""
+    """A process's current activity. STARTING ends when it may do its work: source or sink and NATS answered, and the
+    lease is held."""
 
     STARTING = "starting"
     WORKING = "working"
@@ -25,8 +26,8 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What is waited for, and since when; ``next_attempt_at`` is None while nothing is planned, as when a lock is waited for.
-    ``reason`` is a sentence for people, without row values and secrets."""
+    """The current wait, and its start; ``next_attempt_at`` is None while nothing is planned, as in a wait for a lock.
+    ``reason`` is a sentence for users, without row values and secrets."""
 
     cause: Cause
     reason: str
@@ -41,10 +42,11 @@ class Pulse:
         self.activity = Activity.STARTING
         self.started_at = datetime.now(UTC)
         self.progressed_at = time.monotonic()
-        """When the work moved last, by the monotonic clock. A process that has nothing to do moves too: it has looked."""
+        """Time of the last progress, by the monotonic clock. A process without work makes progress by checking."""
         self.wait: Wait | None = None
         self.idle = True
-        """Whether there was nothing to do at the last look. While there is something to do, time without progress is a defect."""
+        """True if there was nothing to do at the last check. While there is something to do, time without progress is a
+        defect."""
 
     def progressed(self, *, idle: bool = False) -> None:
         """The work has moved, or was looked for and not found (``idle``); nothing is waited for any more."""
@@ -53,7 +55,7 @@ class Pulse:
         self.wait = None
 
     def moved(self) -> None:
-        """As ``progressed``, by a step of an attempt that may still fail: what was waited for before it is not over yet."""
+        """Like ``progressed``, for a step of an attempt that may still fail: the wait before it is not over yet."""
         self.progressed_at = time.monotonic()
         self.idle = False
 

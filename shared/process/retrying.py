@@ -1,4 +1,4 @@
-"""How long to wait before trying again, and when a failure that is tried again is worth a line in the log."""
+"""Pauses before retries, and the decision whether a repeated failure is worth a line in the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pauses(NamedTuple):
 
 
 class RetryPolicy(NamedTuple):
-    """The pauses of each kind of thing that is tried again; people give others by the option ``retry``."""
+    """The pauses of each kind of retry; the option ``retry`` changes them."""
 
     source: Pauses = Pauses(0.25, 15.0)
     """Whatever begins with a new connection to the source, and locks there."""
@@ -35,13 +35,13 @@ class RetryPolicy(NamedTuple):
     copied_rows: Pauses = Pauses(0.1, 2.0)
     """Publishing copied rows: a snapshot at the source is held open meanwhile."""
     copied_range: Pauses = Pauses(0.25, 10.0)
-    """One page range, while others go on."""
+    """One page range, while others continue."""
     copied_table: Pauses = Pauses(15.0, 3600.0)
-    """A table whose copy was given up for a passing cause; a person may ask for it earlier."""
+    """A table whose copy failed for a passing cause; an operator may request it earlier."""
     target: Pauses = Pauses(0.2, 30.0)
     """Opening a sink and applying a batch."""
     webhook: Pauses = Pauses(1.0, 60.0, least=1.0)
-    """A receiver of requests, who may have said how long to wait at least."""
+    """A receiver of requests, which may have specified a minimum pause."""
 
 
 DEFAULT_POLICY = RetryPolicy()
@@ -56,7 +56,7 @@ class Backoff:
         self._last_failure = 0.0
 
     def next_pause_s(self) -> float:
-        """To be called at each failure."""
+        """Returns the pause after a failure; call it at each."""
         now = time.monotonic()
         if now - self._last_failure > HEALTHY_S + self._pauses.longest_s:
             self._failures = 0
@@ -73,14 +73,15 @@ INTERVAL_S = 5.0
 
 
 class RetryNews:
-    """The first failure is news, and each that says something else; the same is told again after INTERVAL_S."""
+    """Filters repeated failures: the first is due, and each with another text; an equal one is due again after
+    INTERVAL_S."""
 
     def __init__(self) -> None:
         self._told_at = 0.0
         self._fact = ""
 
     def is_due(self, error: Exception) -> bool:
-        """To be asked at each failure."""
+        """Returns whether to log the failure; call it at each."""
         now, fact = time.monotonic(), str(error)
         if fact == self._fact and now - self._told_at < INTERVAL_S:
             return False

@@ -32,13 +32,13 @@ def open_standard_streams() -> None:
 
 
 def is_output_closed() -> bool:
-    """Whether the process was started without standard output."""
+    """Returns whether the process was started without standard output."""
     return STANDARD_OUTPUT in _opened
 
 
 def forgo_unread_errors() -> None:
-    """Gives up the text that nobody reads from standard error any more. To be called last: Python flushes its streams at the end,
-    and a process whose flush fails ends with 120 instead of its exit code."""
+    """Discards text if standard error has no reader any more. Call it last: Python flushes its streams at the end, and
+    a process whose flush fails ends with 120 instead of its exit code."""
     try:
         sys.stderr.flush()
     except OSError:
@@ -52,11 +52,11 @@ def leave_no_core() -> None:
 
 
 def speak_utf8() -> None:
-    """Names, passwords, paths and what is printed are UTF-8, whatever the locale says.
+    """Makes names, passwords, paths and output UTF-8, independent of the locale.
 
     Python decodes arguments and variables before the first line of a program runs, so it is started again (as the same
-    process) where it took another encoding. That is the case only in a locale that is not UTF-8 and when Python's own remedies
-    for the locale C are switched off.
+    process) if it used another encoding. That is the case only in a locale that is not UTF-8 and when Python's own
+    remedies for the locale C are switched off.
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"

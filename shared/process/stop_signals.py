@@ -2,8 +2,8 @@
 
     hold      until the command is known, a signal is only remembered
     service   a command that runs until it is stopped, while it has begun nothing: the process ends at once, with 0
-    calling   the running service: a function of its own, then nothing more until the process has ended. One that can read its
-              configuration again does so at a SIGHUP, unless that tells of the end of its terminal
+    calling   the running service: a separate function, then nothing more until the process has ended. One that can read its
+              configuration again does so at a SIGHUP, unless that reports the end of its terminal
     release   any other command: what the system and Python do without us; a run of a pipeline takes a SIGTERM for a SIGINT
 
 A SIGHUP that is ignored when the program starts, as ``nohup`` has it, stays ignored.
@@ -36,7 +36,7 @@ def hold() -> None:
 
 
 def service() -> None:
-    """To be called before the imports of a command that runs until it is stopped. May not return."""
+    """Prepares a command that runs until it is stopped; call it before its imports. May not return."""
     if not _held:
         return
     for number in _obeyed():
@@ -46,7 +46,7 @@ def service() -> None:
 
 
 def release() -> None:
-    """To be called for any other command. A signal that came meanwhile has its usual effect now."""
+    """Prepares any other command. A signal that came meanwhile has its usual effect now."""
     global _held
     if not _held:
         return
@@ -58,7 +58,7 @@ def release() -> None:
 
 
 def interrupt_on_term() -> None:
-    """For a command that ends well when it is interrupted at the terminal: SIGTERM does what SIGINT does."""
+    """Makes SIGTERM do what SIGINT does, for a command that ends well when it is interrupted at the terminal."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
@@ -82,7 +82,7 @@ def calling(stop: Callable[[], object], reload: Callable[[], object] | None = No
 
 
 def _has_terminal() -> bool:
-    """Whether there is a terminal that could hang up."""
+    """Returns whether there is a terminal that could hang up."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

@@ -1,4 +1,4 @@
-"""Who runs this process."""
+"""The user of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def user_name() -> str:
-    """Its number for a user without an account, as a container may be given."""
+    """Returns the user's name; the number of a user without an account, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # Python before 3.13 raises the former

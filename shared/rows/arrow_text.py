@@ -81,7 +81,7 @@ _NUMERIC_NAME = re.compile(r"numeric\((\d+)(?:, ?(\d+))?\)")
 
 
 def named_type(name: str) -> PostgresType:
-    """Of a name as people write it. Raises ValueError with the end of a sentence that begins with it."""
+    """Returns the type of a name as users write it. Raises ValueError with the end of a sentence that begins with it."""
     match = _NUMERIC_NAME.fullmatch(name)
     if match is not None and 0 <= int(match[2] or 0) <= int(match[1]) <= 1000:
         precision, scale = int(match[1]), int(match[2] or 0)
@@ -106,7 +106,8 @@ def arrow_type(column: Column) -> pa.DataType:
 
 
 def postgres_type(kind: pa.DataType) -> PostgresType | None:
-    """None for one that no column holds: nested ones, durations, decimals of more digits than 38 or a negative scale."""
+    """Returns None for a type without a column type: nested ones, durations, decimals of more digits than 38 or a
+    negative scale."""
     if pa.types.is_timestamp(kind):
         return PostgresType(1184, "timestamp with time zone") if kind.tz else PostgresType(1114, "timestamp without time zone")
     if pa.types.is_decimal(kind):
@@ -118,8 +119,8 @@ def postgres_type(kind: pa.DataType) -> PostgresType | None:
 
 
 def arrow_values(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
-    """Of texts as the server writes them, in UTC. Raises ValueError for one that the type does not have: NaN in a decimal,
-    infinity and the years before 1 and after 9999 in a time."""
+    """Returns the values of texts as the server writes them, in UTC. Raises ValueError for a value that the type lacks:
+    NaN in a decimal, infinity and the years before 1 and after 9999 in a time."""
     if pa.types.is_boolean(kind):
         return pa.array([_boolean(value) for value in values], kind)
     if pa.types.is_binary(kind):
@@ -168,7 +169,7 @@ _ZEROS = re.compile(rb"\.?0*$")
 
 
 def _short_fraction(text: bytes) -> bytes:
-    """As the server writes it: without zeros at the end."""
+    """Returns the number as the server writes it: without zeros at the end."""
     return _ZEROS.sub(b"", text) if b"." in text else text
 
 

@@ -27,10 +27,11 @@ DELETE = ord("D")
 class TableChanges:
     """Rows of one table, one list per column (``new`` may be ``PlainRows``, which makes them when asked).
 
-    ``operations[r]`` is INSERT, UPDATE or DELETE. ``change_indexes[r]`` counts the changes of the message from 0 in commit
-    order. ``new[c][r]`` is the new row's value (None throughout for a DELETE, to be ignored). ``old`` is None when no row has
-    an old image; else ``old[c][r]`` is the old row's value and ``old_kinds[r]`` says what it is: NO_OLD_ROW (ignore it),
-    OLD_KEY (only columns with ``identity_key`` mean something, the others are None) or OLD_ROW (every column was sent).
+    ``operations[r]`` is INSERT, UPDATE or DELETE. ``change_indexes[r]`` counts the changes of the message from 0 in
+    commit order. ``new[c][r]`` is the new row's value (None throughout for a DELETE, to be ignored). ``old`` is None
+    when no row has an old image; else ``old[c][r]`` is the old row's value and ``old_kinds[r]`` is its kind: NO_OLD_ROW
+    (ignore it), OLD_KEY (only columns with ``identity_key`` mean something, the others are unset) or OLD_ROW (every
+    column was sent).
     """
 
     table: Table
@@ -44,7 +45,7 @@ class TableChanges:
         return len(self.operations)
 
     def select(self, rows: Sequence[int]) -> TableChanges:
-        """The same table with only these rows, in the order given."""
+        """Returns the table with only these rows, in the order given."""
 
         def chosen(columns: Sequence[Sequence[Value]]) -> list[list[Value]]:
             return [[column[row] for row in rows] for column in columns]
@@ -71,8 +72,8 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """A table or a type is altered from here on, or is no more. ``is_copied``: a copy of the table holds what it came to, so
-    nothing is to be altered for it; it is only to be told."""
+    """The alteration or end of a table or type from here on. ``is_copied``: a copy of the table includes it already, so
+    a sink only forwards it and alters nothing."""
 
     definition: PublishedDefinition
     change_index: int
@@ -80,7 +81,7 @@ class DefinitionChange:
 
 
 Part = TableChanges | Truncation | DefinitionChange
-"""What a message consists of. Whoever looks at parts uses ``match``, so that the type checker finds all of them when there is a
+"""A part of a message. Code that reads parts uses ``match``, so that the type checker finds all of them when there is a
 fourth kind."""
 
 
@@ -88,7 +89,7 @@ class Transaction(NamedTuple):
     """The part of one source transaction that lies in a message.
 
     Its changes are those with ``first_change <= change_index < end_change``; the first of them has the ordinal
-    ``first_ordinal``. ``begins`` and ``commits`` tell whether the transaction's first change and its Commit are in this
+    ``first_ordinal``. ``begins`` and ``commits``: whether the transaction's first change and its Commit are in this
     message. ``committed_at`` is microseconds since 2000-01-01 UTC, as the server sent it.
     """
 
@@ -107,7 +108,7 @@ class Transaction(NamedTuple):
 
 @dataclass(slots=True)
 class MessageChanges:
-    """One decoded stream message. ``sequence`` is that of its last chunk, ``first_sequence`` that of its first."""
+    """One decoded stream message. ``sequence`` is its last chunk's, ``first_sequence`` its first chunk's."""
 
     first_sequence: int
     sequence: int
@@ -118,15 +119,17 @@ class MessageChanges:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRows:
-    """Rows that a snapshot copied from one table, as COPY text (``copy_text`` decodes it) in the order of ``table.columns``.
+    """Rows that a snapshot copied from one table, as COPY text (``copy_text`` decodes it) in the order of
+    ``table.columns``.
 
     ``restarts``: the table is copied again; what was copied of it before does not count. Such a message has no rows and
-    is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The sequence
-    counts as written when all of them are, so no receipt may come in between. ``numbers`` are the rows' numbers in their message,
-    from 0; None when all rows of the message are here. ``begins_run``: rows that a pipeline's query gave follow, of keys that may
-    have come before; that message, too, has no rows and is alone in its batch. ``mark`` says which run, and what its rows mean;
-    NO_RUN for rows of a copy. A message that begins a run which replaces all rows ``restarts``; another one ends it, without rows
-    and alone in its batch. ``deletes``: these rows are to be deleted; only their keys are there.
+    is alone in its batch. ``more_follow``: what comes next is of the same message, on its way to another table. The
+    sequence counts as written when all of them are, so no receipt may come in between. ``numbers`` are the rows'
+    numbers in their message, from 0; None when all rows of the message are here. ``begins_run``: rows that a pipeline's
+    query gave follow, of keys that may have come before; that message, too, has no rows and is alone in its batch.
+    ``mark`` identifies the run, and the meaning of its rows; NO_RUN for rows of a copy. A message that begins a run
+    which replaces all rows ``restarts``; another one ends it, without rows and alone in its batch. ``deletes``: these
+    rows must be deleted; they hold only their keys.
     """
 
     sequence: int
@@ -142,5 +145,5 @@ class CopiedRows:
     deletes: bool = False
 
     def row_number(self, row: int) -> int:
-        """What the message's row is that is here at ``row``."""
+        """Returns the message's row number of the row at ``row``."""
         return row if self.numbers is None else self.numbers[row]

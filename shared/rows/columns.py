@@ -40,11 +40,11 @@ _ROWS = b"IUD"
 
 
 def decode_changes(body: bytes, *, first_sequence: int, sequence: int, first_ordinal: int) -> MessageChanges:
-    """What the stream message at ``first_sequence`` to ``sequence`` (the same, unless it came in chunks) holds.
+    """Decodes the stream message at ``first_sequence`` to ``sequence`` (the same, unless it came in chunks).
 
-    ``first_ordinal`` is the ordinal of its first change: above 1 when the message begins in the middle of a transaction. Raises
-    WireError, and nothing else, on a body that is malformed, that holds changes outside a transaction, or whose Relation
-    messages disagree with its descriptor.
+    ``first_ordinal`` is the ordinal of its first change: above 1 when the message begins in the middle of a
+    transaction. Raises WireError, and nothing else, on a body that is malformed, that holds changes outside a
+    transaction, or whose Relation messages disagree with its descriptor.
     """
     try:
         start = _LENGTH.size + _LENGTH.unpack_from(body)[0]

@@ -1,11 +1,12 @@
 """COPY text (manual: COPY, "Text Format"): its lines, its fields, its escapes.
 
-One row per line, a tab between fields, ``\\N`` for NULL, and a backslash before what would be mistaken otherwise. A server writes
-``\\\\``, ``\\t``, ``\\n``, ``\\r``, ``\\b``, ``\\f``, ``\\v``, no other escape, and no end-of-data line in protocol version 3.
-A server that reads needs the first four only; these are what is written here.
+One row per line, a tab between fields, ``\\N`` for NULL, and a backslash before what would be mistaken otherwise. A
+server writes ``\\\\``, ``\\t``, ``\\n``, ``\\r``, ``\\b``, ``\\f``, ``\\v``, no other escape, and no end-of-data line
+in protocol version 3. A server that reads needs the first four only; these are what is written here.
 
-Values are Postgres text already, so most rows only need joining. Whether a value needs an escape is asked of all rows at once:
-after joining, the separators must be as many as the shape says, and there must be no backslash and no carriage return.
+Values are Postgres text already, so most rows only need joining. Whether a value needs an escape is asked of all rows
+at once: after joining, the number of separators must match the shape, and there must be no backslash and no carriage
+return.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def _meaning(escape: re.Match[bytes]) -> bytes:
 
 
 def encode_rows(rows: Sequence[Sequence[Value]]) -> bytes:
-    """``rows``, all of the same width of at least one. UNCHANGED is written as NULL: who needs the difference sends it beside."""
+    """Encodes ``rows``, all of the same width of at least one. UNCHANGED is written as NULL: a caller that needs the
+    difference sends it separately."""
     if not rows:
         return b""
     joined = _joined(rows)
@@ -97,8 +99,8 @@ def encode_rows(rows: Sequence[Sequence[Value]]) -> bytes:
 
 
 def encode_columns(columns: Sequence[Sequence[Value]], rows: int) -> bytes:
-    """The same for ``rows`` rows given as columns; the inverse of ``decode_rows``. A table may have no columns: then a row is an
-    empty line."""
+    """Encodes ``rows`` rows given as columns; the inverse of ``decode_rows``. A table may have no columns: then a row
+    is an empty line."""
     if not columns:
         return b"\n" * rows
     joined = _joined(zip(*columns, strict=True))
@@ -143,7 +145,7 @@ def _encode_column(column: Sequence[Value]) -> Sequence[bytes]:
 
 
 def _present(values: Sequence[Value]) -> tuple[Sequence[bytes], bytes]:
-    """Those of ``values`` that are text, and all their text together."""
+    """Returns the ``values`` that are text, and all their text together."""
     try:
         return cast("Sequence[bytes]", values), b"".join(values)  # type: ignore[arg-type]
     except TypeError:

@@ -1,4 +1,4 @@
-"""Bound on the growth of a value by a transform of a rule or a statement of a step, whoever wrote it.
+"""Limit on the growth of a value by a transform of a rule or a statement of a step.
 
 A few of them in a row would turn some bytes into gigabytes, and the failed allocation ends the process.
 """

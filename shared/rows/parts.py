@@ -1,8 +1,8 @@
-"""What ``shared.rows.columns`` collects while it reads a message: rows by table, parts in order, transactions.
+"""The parts of a message, collected by ``shared.rows.columns``: rows by table, parts in order, transactions.
 
-Runs of row frames that follow each other and begin with the same eight bytes, their *shape*, are read together. Bodies are padded
-(PADDING), so that a frame's or a value's head can be unpacked where the shortest begins. Lengths are never trusted: values are
-taken one after the other, and every row must end exactly where its frame ends.
+Runs of row frames that follow each other and begin with the same eight bytes, their *shape*, are read together. Bodies
+are padded (PADDING), so that a frame's or a value's head can be unpacked where the shortest begins. Lengths are never
+trusted: values are taken one after the other, and every row must end exactly where its frame ends.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _OLD_KINDS = {
 }
 """The old image of a row, by its operation and the first image in its frame."""
 Deferral = tuple[Callable[[bytes], None], Callable[[int], None], Callable[[int], None]]
-"""Where a frame goes, its length, and the index of its change: appending methods."""
+"""Appending methods for a frame, its length, and the index of its change."""
 
 
 def measure_run(body: bytes, position: int, head: bytes) -> tuple[int, list[int]]:
-    """Where the run ends that begins at ``position``, and the lengths of its frames. Looks at no value."""
+    """Returns the end of the run that begins at ``position``, and the lengths of its frames. Reads no value."""
     lengths: list[int] = []
     append, unpack_frame = lengths.append, FRAME.unpack_from
     length, frame_head = unpack_frame(body, position)
@@ -80,7 +80,7 @@ def read_run(body: bytes, position: int, head: bytes, width: int, values: list[V
 def read_updates(
     body: bytes, position: int, head: bytes, new_image: bytes, width: int, old: list[Value], new: list[Value]
 ) -> tuple[int, int]:
-    """The same for Updates with an old image; ``new_image`` is what the new one begins with, after it."""
+    """Reads Updates with an old image; ``new_image`` is what the new one begins with, after it."""
     append_old, append_new, unpack_frame = old.append, new.append, FRAME.unpack_from
     count = 0
     length, frame_head = unpack_frame(body, position)
@@ -116,12 +116,13 @@ def _misfit(length: int) -> WireError:
 
 
 class TableRows:
-    """Rows of one table between two barriers, in flat lists of values, row after row, that ``changes`` slices into columns.
+    """Rows of one table between two barriers, in flat lists of values, row after row, that ``changes`` slices into
+    columns.
 
-    The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays shorter while no row has an old
-    image; ``align_old`` makes it as long as ``new`` before the next one is appended. Instead of appending, the reader may
-    ``defer`` frames while all of them have one shape; nothing is in ``new`` then. Once one frame is deferred, others of its shape
-    may also go where ``deferrals`` says.
+    The reader appends values to ``new`` and ``old`` and then calls ``add``. ``old`` stays shorter while no row has an
+    old image; ``align_old`` makes it as long as ``new`` before the next one is appended. Instead of appending, the
+    reader may ``defer`` frames while all of them have one shape; nothing is in ``new`` then. Once one frame is
+    deferred, others of its shape may also go into ``deferrals``.
     """
 
     __slots__ = (
@@ -159,7 +160,7 @@ class TableRows:
         self.old += [None] * (missing * self.width)
 
     def defers(self, shape: RowShape) -> bool:
-        """Whether frames of the shape may be deferred: there are no others."""
+        """Returns whether frames of the shape may be deferred: there are no others."""
         return self._deferred_shape is shape or not self._change_indexes
 
     def defer(self, shape: RowShape, frames: bytes, lengths: list[int], first_change: int) -> None:
@@ -222,7 +223,7 @@ class TableRows:
 
 
 class RowShape(NamedTuple):
-    """What the frames have in common that begin with ``head``: operation, table, first image and column count.
+    """The common part of frames that begin with ``head``: operation, table, first image and column count.
 
     ``old_kind`` is the kind of their old image.
     """
@@ -248,8 +249,8 @@ class Parts:
         self.deferrals: dict[bytes, Deferral] = {}
 
     def relate(self, relation: Relation) -> None:
-        """Another version of a table than before is a barrier. Raises WireError when the descriptor says something else of the
-        table than its Relation message."""
+        """Registers a relation. Another version of a table than before is a barrier. Raises WireError when the
+        descriptor and the Relation message of a table disagree."""
         described = self._described.get(relation.oid, ())
         table = next((each for each in described if _relation_of(each) == relation), None)
         if table is None:
@@ -311,7 +312,7 @@ def _relation_of(table: Table) -> Relation:
 
 
 class Transactions:
-    """The transactions of a message, in order; ``first_ordinal`` is that of the message's first change."""
+    """The transactions of a message, in order; ``first_ordinal`` is the ordinal of the message's first change."""
 
     def __init__(self, first_ordinal: int) -> None:
         self._next_first_ordinal = first_ordinal

@@ -1,12 +1,13 @@
-"""Rows that are at hand as COPY text: a sink that wants COPY text takes it as it is, everybody else sees columns.
+"""Rows available as COPY text: a sink that needs COPY text uses it unchanged, all others see columns.
 
-Frames of rows become such text all at once, with NumPy: a third of what reading value by value costs. After its length and the
-eight bytes of its shape, a frame has a kind for each column and, for text, a length and the value (manual: "Logical Replication
-Message Formats", TupleData). COPY text has the same values in the same order, with one byte between them. So nothing is moved
-but together: of each head one byte becomes the tab, of each frame's length one becomes the line feed of the row before, and the
-other bytes are dropped.
+Frames of rows become such text all at once, with NumPy: a third of what reading value by value costs. After its length
+and the eight bytes of its shape, a frame has a kind for each column and, for text, a length and the value (manual:
+"Logical Replication Message Formats", TupleData). COPY text has the same values in the same order, with one byte
+between them. So nothing is moved but together: of each head one byte becomes the tab, of each frame's length one
+becomes the line feed of the row before, and the other bytes are dropped.
 
-NULL takes more room in COPY text than in a frame. It becomes one byte that no text has, and three when the rest is done.
+NULL takes more room in COPY text than in a frame. It becomes one byte that no text has, and three when the rest is
+done.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class PlainRows(Sequence[list[Value]]):
     __hash__ = None  # type: ignore[assignment]
 
     def with_columns(self, columns: Mapping[int, Sequence[Value]]) -> PlainRows | None:
-        """The same rows with other values in some columns; None when these would not be plain."""
+        """Returns the rows with other values in some columns; None when these would not be plain."""
         fields = list(self._split())
         nulls = self._nulls
         for index, values in columns.items():
@@ -170,8 +171,9 @@ def rows_of_frames(frames: bytes, lengths: list[int], width: int) -> PlainRows |
 
 
 def _written_out(text: np.ndarray[Any, np.dtype[np.uint8]], *, separators: int, first_nulls: int) -> bytes | None:
-    """``text`` with its NULLs as COPY text has them; None when a value needs an escape, or has one of our marks in it. Each field
-    has one control character, its separator or the mark that stands for both, and a NULL at the begin of a row another one."""
+    """Returns ``text`` with its NULLs in COPY's form; None when a value needs an escape, or contains one of the marks.
+    Each field has one control character, its separator or the mark for both, and a NULL at the begin of a row another
+    one."""
     if np.count_nonzero(text < _FIRST_PRINTABLE) != separators + first_nulls:
         return None
     copied = text.tobytes()

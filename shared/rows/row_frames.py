@@ -1,7 +1,7 @@
-"""Decoded rows as frames of pgoutput again: what the source would have sent if its tables were like that.
+"""Encodes decoded rows as frames of pgoutput again: as the source would have sent them if its tables were like that.
 
-A table that a route made has an OID of its own, made of the source's and its name, because a route may make several of one. It
-has no other origin: to whoever reads the frames it is a table like any other.
+A table that a route made has a separate OID, made of the source's and its name, because a route may make several tables
+of one. It has no other origin: to a reader of the frames it is a table like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pgsluice.shared.wire.table import Table, Unchanged, Value
 
 @lru_cache(maxsize=1024)
 def own_table(table: Table) -> Table:
-    """As readers of the frames know it."""
+    """Returns the table as readers of the frames know it."""
     if table.origin is None:
         return table
     oid = crc32(f"{table.oid} {table.schema}.{table.name}".encode()) or 1

@@ -16,18 +16,19 @@ _QUIET = "-Xlog:cds*=off"
 
 
 def options_to_use(given: str) -> tuple[str, ...]:
-    """For a JVM that also gets the options ``given``; none without an archive, or when these say something of one."""
+    """Returns options for a JVM that also gets the options ``given``; none without an archive, or when these name one."""
     if "ArchiveFile" in given or "ArchiveClasses" in given or not os.access(PATH, os.R_OK):
         return ()
     return f'"-XX:SharedArchiveFile={PATH}"', "-Xshare:auto", _QUIET
 
 
 def options_to_make(path: Path) -> tuple[str, ...]:
-    """For a JVM that leaves an archive of the classes that it used at ``path``, when it ends."""
+    """Returns options for a JVM that leaves an archive of the classes that it used at ``path``, when it ends."""
     return f'"-XX:ArchiveClassesAtExit={path}"', _QUIET
 
 
 def options_to_try(path: Path) -> tuple[str, ...]:
-    """For a JVM that may die of the archive at ``path``: what it leaves then lies beside that."""
+    """Returns options for a JVM that may crash because of the archive at ``path``: its crash files are placed next to
+    it."""
     left = path.with_suffix(".log")
     return f'"-XX:SharedArchiveFile={path}"', f'"-XX:ErrorFile={left}"', "-XX:-CreateCoredumpOnCrash", _QUIET

@@ -1,4 +1,4 @@
-"""What an executor says of itself when it is looked at, before it is given anything to do."""
+"""The facts that an executor reports when it is checked, before it gets any task."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TASK_LIBRARIES = ("nats-py", "psycopg", "orjson", "numpy", "pyarrow", "regex")
-"""What tasks import at some time, by the names under which it is installed."""
+"""Libraries that tasks import at some time, by the names under which they are installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorFacts:
-    """What a task's process is like. ``code`` is where it has our package from; ``libraries`` are the versions of those of
-    TASK_LIBRARIES that it has; ``unreadable`` are the files that it was asked for and cannot read. (PySpark itself refuses
-    another minor version of Python.)"""
+    """The state of a task's process. ``code`` is where it has the pgsluice package from; ``libraries`` are its versions
+    of TASK_LIBRARIES; ``unreadable`` are the files that it needs and cannot read. (PySpark itself refuses another minor
+    version of Python.)"""
 
     host: str
     code: str

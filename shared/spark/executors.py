@@ -1,7 +1,7 @@
-"""The executors of a cluster: whether there are any, and whether they are fit to run our tasks.
+"""The executors of a cluster: whether there are any, and whether they are fit to run pgsluice's tasks.
 
-A small job at the start looks at them, so that what they lack is said in one sentence before anything is written. An executor
-that comes later is not looked at; what it lacks fails its first task, with the sentence of ``failure``.
+A small job at the start checks them, so that a single message names what they lack before anything is written. An
+executor that comes later is not checked; what it lacks fails its first task, with the sentence of ``failure``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = telemetry.logger(__name__)
 
 
 def check_executors(spark: Spark, files: Iterable[str]) -> None:
-    """Waits for executors of a cluster, and looks at those that are there then; ``files`` are those that tasks will read. With a
-    local master there is nothing to look at.
+    """Waits for executors of a cluster, and checks those that exist then; ``files`` are the files that tasks will read.
+    Does nothing with a local master.
 
-    Raises TransientError when one of them cannot run our tasks, or the job was cancelled: another one may be fit.
+    Raises TransientError when one of them cannot run the tasks, or the job was cancelled: another one may be fit.
     """
     if is_local(str(spark.context.master)):
         return
@@ -50,8 +50,8 @@ def check_executors(spark: Spark, files: Iterable[str]) -> None:
 
 
 def check_fit(executor: ExecutorFacts, code: str) -> None:
-    """Raises TransientError with the first thing that keeps ``executor`` from running our tasks; ``code`` is the name of what was
-    shipped to it."""
+    """Raises TransientError with the first thing that keeps ``executor`` from running the tasks; ``code`` is the name
+    of the shipped archive."""
     where = f"the executor on {executor.host}"
     if code not in executor.code:
         raise TransientError(
@@ -70,13 +70,13 @@ def check_fit(executor: ExecutorFacts, code: str) -> None:
 
 
 class ExecutorWatch:
-    """Says now and then that there are no executors."""
+    """Warns periodically that there are no executors."""
 
     def __init__(self) -> None:
         self._had_executors_at = time.monotonic()
 
     def look(self, spark: Spark) -> None:
-        """To be called once a second or so, when Spark was asked to start."""
+        """Checks for executors; call it about once a second, after Spark was requested."""
         if not spark.has_started or spark.executors:
             self._had_executors_at = time.monotonic()
         elif time.monotonic() - self._had_executors_at >= WAIT_LOG_INTERVAL_S:

@@ -1,4 +1,4 @@
-"""What goes wrong with Spark, in a sentence."""
+"""Failures of Spark, in a sentence."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OBSTACLES = (
 )
 _MOST_CHARACTERS = 300
 _HOST = re.compile(r"\(TID [0-9]+\) \((\S+) executor")
-"""Where Spark says on which machine a task was lost."""
+"""The place in Spark's message that names the machine of a lost task."""
 
 
 def failure_reason(error: Exception) -> str:
-    """What went wrong in a Spark job, without the Java stack trace around it."""
+    """Returns the reason of a failed Spark job, without the Java stack trace around it."""
     text = str(error).strip()
     for pattern, sentence in _OBSTACLES:
         if found := pattern.search(text):
@@ -53,7 +53,7 @@ def start_error(error: Exception, lines: Iterable[str] = ()) -> TransientError:
 
 
 def _cause(lines: Sequence[str]) -> str:
-    """The last one that Java names, else the first thing that was said; "" where it was nothing."""
+    """Returns the last cause that Java names, else the first line of the message; "" if it is empty."""
     named = [f"{found[1].rpartition('.')[2]}: {found[2]}" for line in lines if (found := _CAUSE.search(line.strip()))]
     told = [line for line in map(str.strip, lines) if line and not line.startswith(_NO_CAUSE)]
     return " ".join((named[-1:] or told or [""])[0].split())[:_MOST_CHARACTERS]

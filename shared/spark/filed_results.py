@@ -44,7 +44,7 @@ class FiledTask(Generic[T, U]):
 
 
 def filed_results(path: str) -> Iterator[Any]:
-    """What is in the file, whose name is gone when this returns."""
+    """Yields the results in the file, whose name is removed when this returns."""
     file = open(path, "rb")  # noqa: SIM115  whoever takes the results closes it
     os.unlink(path)
     return _read(file)

@@ -1,4 +1,4 @@
-"""What PySpark does between Python and its JVM that we do otherwise: it costs time, memory, or a batch in hand."""
+"""Replacements for PySpark's handling between Python and its JVM, which costs time, memory, or the current batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = telemetry.logger(__name__)
 
 
 def ignore_stop_signals(jvm: Any) -> None:
-    """For supervisors that send a signal to every process of a service, as systemd does. Python processes inherit it. Daemons of
-    PySpark's handle SIGTERM themselves: ours block it (``worker.spark_daemon``), those that look up data sources at the start
-    of a query end by it."""
+    """Makes the JVM ignore stop signals, for supervisors that send a signal to every process of a service, as systemd
+    does. Python processes inherit that. PySpark's daemons handle SIGTERM themselves: pgsluice's block it
+    (``worker.spark_daemon``); the daemons that resolve data sources at the start of a query end by it."""
     for name in ("TERM", "HUP"):  # PySpark itself starts the JVM with SIGINT ignored
         jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), jvm.sun.misc.SignalHandler.SIG_IGN)
 
@@ -29,8 +29,9 @@ def forgo_numpy(client: Any) -> None:
 
 
 def end_accumulators_meanwhile(context: Any) -> threading.Thread | None:
-    """Has ``context.stop`` begin the end of PySpark's server of accumulators, in the thread returned, and not wait for it: the
-    server looks once a second whether it is to end, or ends at once when the JVM is gone. None for a context that was stopped."""
+    """Makes ``context.stop`` begin the end of PySpark's server of accumulators, in the thread returned, without waiting
+    for it: the server checks once a second whether it must end, or ends at once when the JVM is gone. None for a
+    context that was stopped."""
     server = context._accumulatorServer
     if server is None:
         return None
@@ -44,8 +45,8 @@ def log_broken_connection(*_: object) -> None:
 
 
 def spare_calls(context: Any, gateway: Any) -> None:
-    """Of the JVM, by each job: PySpark asks for classes by name each time, and then the JVM looks through all of its archives;
-    and it makes a Java map and a Java list again that never change, element by element."""
+    """Spares each job calls of the JVM: PySpark asks for classes by name each time, and then the JVM searches all of
+    its archives; and it creates a Java map and a Java list again that never change, element by element."""
     for name in ("SimplePythonFunction", "PythonRDD", "PythonUtils"):
         setattr(gateway.jvm, name, getattr(gateway.jvm, name))
     context.environment = MapConverter().convert(context.environment, gateway._gateway_client)

@@ -1,7 +1,7 @@
-"""Which Java Spark will start, and whether it is new enough: asked before anything is waited for.
+"""The Java that Spark will start, and the check that it is new enough, made before any wait.
 
-Spark takes ``$JAVA_HOME/bin/java``, or else the first ``java`` of the path. A Java installation says its version in a file
-``release``; only one without that file is started to ask it.
+Spark takes ``$JAVA_HOME/bin/java``, or else the first ``java`` of the path. A Java installation has its version in a
+file ``release``; only one without that file is started for it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ def _spoken(java: str) -> str:
 
 
 def _major(version: str) -> int:
-    """Before Java 9, the major version was the second number."""
+    """Returns the major version; before Java 9, it was the second number."""
     numbers = [int(number) for number in re.findall(r"[0-9]+", version)]
     return numbers[1] if numbers[:1] == [1] and len(numbers) > 1 else numbers[0]

@@ -1,4 +1,4 @@
-"""Which Python Spark's tasks run in, and which Spark that is: PySpark takes both from the environment."""
+"""The Python that runs Spark's tasks, and the Spark: PySpark takes both from the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgsluice.shared.spark.spark_settings import PYTHON, has_other_machines, is_
 
 _SPARK_PYTHON = Path(__file__).with_name("spark_python.sh")
 _ON_EXECUTORS = "python3"
-"""Whatever that is there; no path of the driver's machine means anything on others."""
+"""The Python of the other machine; no path of the driver's machine is valid there."""
 
 _VARIABLE = "PYSPARK_PYTHON"
 
@@ -23,13 +23,14 @@ _OTHER_SPARKS = (
     "SPARK_SUBMIT_OPTS",
     "PYSPARK_SUBMIT_ARGS",
 )
-"""What people set for a Spark of theirs. Ours is the one that PySpark brings along, and its settings are in our configuration."""
+"""Variables for another Spark installation. pgsluice uses the one that PySpark contains, with settings from its own
+configuration."""
 _ADDRESS, _DIRECTORIES = "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS"
 
 
 def leave_out_other_sparks(*, is_local: bool) -> None:
-    """Forgets the environment of other Sparks. With a local master the machine's own name need not resolve, and what Spark writes
-    goes into our directories."""
+    """Removes the environment of other Sparks. With a local master the machine's own name need not resolve, and Spark
+    writes into pgsluice's directories."""
     for name in _OTHER_SPARKS:
         os.environ.pop(name, None)
     if is_local:
@@ -38,7 +39,8 @@ def leave_out_other_sparks(*, is_local: bool) -> None:
 
 
 def choose_python(settings: Mapping[str, str]) -> None:
-    """Tells PySpark, which takes it from the environment only. What the user chose, in ``settings`` or there, stays."""
+    """Sets the Python for PySpark, which reads it from the environment only. The user's choice, in ``settings`` or
+    there, stays."""
     if PYTHON in settings:
         os.environ[_VARIABLE] = settings[PYTHON]
         return

@@ -1,7 +1,7 @@
 """Starting Spark, quietly and for a small machine, and stopping it.
 
-Everything the JVM and its Python workers print goes to our log: standard output belongs to the stdout sink, and standard error
-is one log. Settings of the user's configuration (``spark:``) win over the defaults here.
+Everything the JVM and its Python workers print goes to the log: standard output belongs to the stdout sink, and
+standard error is one log. Settings of the user's configuration (``spark:``) win over the defaults here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DEFAULTS = {
     # Every user of the machine may connect to the ports of Spark, which give away what tasks are given. With a local master
     # Spark makes the secret itself.
     "spark.authenticate": "true",
-    # Between the JVM and its Python processes; over TCP a job takes 40 ms more. The sockets are in a directory of ours.
+    # Between the JVM and its Python processes; over TCP a job takes 40 ms more. The sockets are in a private directory.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.task.maxFailures": "4",
@@ -72,7 +72,7 @@ DEFAULTS = {
 }
 
 _MASTER_DEPENDENT = {"spark.driver.host", "spark.driver.bindAddress", "spark.authenticate", "spark.executor.heartbeatInterval"}
-"""Defaults for a local master only: executors on other machines must reach the driver, their cluster has a secret of its own
+"""Defaults for a local master only: executors on other machines must reach the driver, their cluster has its own secret
 (``shared.config`` has checked that it is used), and the driver learns from heartbeats that they are gone."""
 
 JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
@@ -83,7 +83,7 @@ _AT_LAUNCH = (
     "spark.jars",
     "spark.jars.packages",
 )
-"""What the JVM must know before it starts. The rest is set later, so that no other setting is in the process list."""
+"""Settings that the JVM needs before it starts. The rest is set later, so that no other setting is in the process list."""
 
 JAVA_OPTIONS = (
     f'"-Dlog4j2.configurationFile=file:{_LOG_CONFIGURATION}"',
@@ -91,8 +91,8 @@ JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Xss4m",
-    # The heap begins small, and gives back what it does not need; it would begin with a 64th of the machine's memory. What a
-    # job leaves behind is a megabyte: many jobs fit into 16.
+    # The heap begins small, and returns unused memory; it would begin with a 64th of the machine's memory. The residue
+    # of a job is a megabyte: many jobs fit into 16.
     "-Xms64m",
     "-Xmn16m",
     "-XX:MinHeapFreeRatio=10",
@@ -100,7 +100,8 @@ JAVA_OPTIONS = (
 )
 
 _OWN_PROCESS = {"stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
-"""How the JVM is started: its output is ours, and signals to our process group (Ctrl-C, ``kill -- -PGID``) do not reach it."""
+"""Options of the JVM's process: its output is captured, and signals to pgsluice's process group (Ctrl-C, ``kill --
+-PGID``) do not reach it."""
 
 log = telemetry.logger(__name__)
 
@@ -117,10 +118,10 @@ def configuration(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 _KEPT_LINES = 50
-"""Of what the JVM printed last: why it did not start is among them."""
+"""Number of the JVM's last output lines that are kept: the reason of a failed start is among them."""
 
 _DEATH_S = 0.5
-"""How long after its connections broke a killed process may still look alive."""
+"""Time that a killed process may still seem alive after its connections broke."""
 
 
 _SOCKETS_KEY = "spark.python.unix.domain.socket.enabled"
@@ -129,17 +130,19 @@ _LONGEST_SOCKET_DIRECTORY = 64
 """A socket's path has 107 bytes at most (unix(7)), and PySpark calls a socket ``.<UUID>.sock``."""
 
 _PIECE_BYTES = 6000
-"""Of results. The JVM writes an answer of more than 8 KiB (of base64) in two pieces, and the kernel keeps the second one back
-until the first is acknowledged, which takes it 40 ms (Nagle's algorithm, RFC 896, and delayed acknowledgements, RFC 1122)."""
+"""Size of a piece of results. The JVM writes an answer of more than 8 KiB (of base64) in two pieces, and the kernel
+keeps the second one back until the first is acknowledged, which takes it 40 ms (Nagle's algorithm, RFC 896, and delayed
+acknowledgements, RFC 1122)."""
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 class Spark:
-    """Spark core with its JVM and its private directories; no SQL, which costs half as much again as all the rest. ``close`` ends
-    them all. When this process dies, so does the JVM; the next one takes the directories away. Nothing else ends the JVM but
-    SIGKILL: a signal that asks all of our processes to stop must leave it to us, who have a batch to finish."""
+    """Spark core with its JVM and its private directories; no SQL, which costs half as much again as all the rest.
+    ``close`` ends them all. When this process dies, so does the JVM; the next one takes the directories away. Nothing
+    else ends the JVM but SIGKILL: a signal that stops all of pgsluice's processes must leave the JVM to this process,
+    which has a batch to finish."""
 
     def __init__(self, application: str, settings: Mapping[str, str], daemon_module: str) -> None:
         """``daemon_module`` is what Spark runs to fork Python workers from."""
@@ -153,10 +156,10 @@ class Spark:
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self.context: SparkContext
         self.code = ""
-        """The name under which executors on other machines got our code; "" with a local master."""
+        """The name under which executors on other machines got the code; "" with a local master."""
         self._parallelism: int | None = None
         self._partitions: dict[int, RDD[int]] = {}
-        """Nothing in so many partitions, made once: what each job's tasks are derived from."""
+        """Number of partitions → an empty RDD, made once: each job's tasks are derived from it."""
 
     def start(self) -> None:
         """Blocks for the seconds that a JVM takes. Raises TransientError when Spark does not start."""
@@ -185,11 +188,12 @@ class Spark:
             spare_calls(self.context, gateway)
         except (Py4JError, OSError) as error:
             raise start_error(error) from None
-        # It would print a traceback when the JVM is killed; what matters of that is said where the JVM is needed.
+        # It would print a traceback when the JVM is killed; the code that needs the JVM reports it.
         self.context._accumulatorServer.handle_error = log_broken_connection
 
     def _launch(self, conf: SparkConf) -> Any:
-        """PySpark keeps the process to itself when it fails, so what it prints goes through a pipe of ours."""
+        """Launches the JVM. PySpark keeps the process to itself when it fails, so its output goes through a separate
+        pipe."""
         read, written = os.pipe()
         lines = threading.Thread(target=self._log_lines, args=(os.fdopen(read, "rb"),), name="spark-output", daemon=True)
         lines.start()
@@ -207,7 +211,7 @@ class Spark:
     def _session_configuration(self, jvm: Any) -> SparkConf:
         assert self._temporary is not None
         conf = SparkConf(loadDefaults=False, _jvm=jvm).setAppName(self._application)
-        if self._scratch is not None:  # no executor on another machine is told of our directories
+        if self._scratch is not None:  # no executor on another machine needs the local directories
             conf.set("spark.local.dir", str(self._scratch.path))
             conf.set(_SOCKET_DIRECTORY_KEY, str(self._scratch.path))
         for key, value in self._configuration.items():
@@ -218,12 +222,12 @@ class Spark:
         return conf
 
     def run_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T], most_tasks: int | None = None) -> list[U]:
-        """Runs one job with a task for each input (at least one), or with ``most_tasks`` that take several each, and returns what
-        all of them yield, in the order of the inputs: little, for it travels as text. Any thread may call. Raises
-        PySparkException or Py4JError when a task fails for good, or the JVM does.
+        """Runs one job with a task for each input (at least one), or with ``most_tasks`` that take several each, and
+        returns what all of them yield, in the order of the inputs: little, because it travels as text. Any thread may
+        call. Raises PySparkException or Py4JError when a task fails for good, or the JVM does.
 
-        ``RDD.collect`` takes twice as long: it has the JVM look for outer variables in the byte code of its own functions, each
-        time, and opens a socket for the results.
+        ``RDD.collect`` takes twice as long: each time the JVM searches the byte code of its functions for outer
+        variables, and it opens a socket for the results.
         """
         if most_tasks is not None and len(inputs) > most_tasks:
             size = -(-len(inputs) // most_tasks)
@@ -234,10 +238,10 @@ class Spark:
         return [result for _ in inputs for result in pickle.load(pickled)]  # noqa: S301  from our own processes
 
     def stream_tasks(self, task: Callable[[T], Iterable[U]], inputs: Sequence[T]) -> Iterator[U]:
-        """The same, one input after the other, each while the results of the one before are taken. They may be large: they come
-        in a file, or by a socket from other machines.
+        """Runs the tasks one after the other, each while the results of the one before are consumed. They may be large:
+        they come in a file, or by a socket from other machines.
 
-        ``RDD.toLocalIterator`` prints a stack trace when nobody takes what is left.
+        ``RDD.toLocalIterator`` prints a stack trace when results remain unread.
         """
         serve = self._serve if self._scratch is None else self._serve_filed
         with ThreadPoolExecutor(1, "spark-stream") as ahead:
@@ -272,7 +276,7 @@ class Spark:
         return self._partitions[count].mapPartitionsWithIndex(_OneOf(task, tuple(inputs)))
 
     def warm_up(self, task: Callable[[int], Iterable[Any]]) -> None:
-        """Runs ``task`` as often at once as tasks may run, so that Python processes are there and the JVM knows its way when the
+        """Runs ``task`` as often at once as tasks may run, so that Python processes exist and the JVM is warm when the
         first batch comes."""
         self.run_tasks(task, range(self.parallelism))
 
@@ -281,7 +285,7 @@ class Spark:
         self._is_ending = True
 
     def _log_lines(self, output: IO[bytes]) -> None:
-        """Those of tasks with what they say of themselves."""
+        """Logs the lines of the JVM, and of tasks with their own fields."""
         with output:
             for line in output:
                 text = line.decode("utf-8", "replace").rstrip()
@@ -295,7 +299,7 @@ class Spark:
 
     @property
     def executors(self) -> int:
-        """How many processes run tasks now: one with a local master, none while a cluster has no cores for us."""
+        """Number of processes that run tasks now: one with a local master, none while a cluster has no free cores."""
         if is_local(str(self.context.master)):
             return 1
         try:
@@ -315,7 +319,7 @@ class Spark:
 
     @contextlib.contextmanager
     def while_it_lives(self) -> Iterator[None]:
-        """What fails inside because the JVM was killed, by somebody or for its memory, is raised as TransientError."""
+        """Raises failures inside the block as TransientError if the JVM was killed, by a signal or for its memory."""
         try:
             yield
         except PgsluiceError:
@@ -327,7 +331,7 @@ class Spark:
 
     @property
     def has_died(self) -> bool:
-        """Whether the JVM is gone though nobody closed it."""
+        """Returns whether the JVM is gone without ``close``."""
         if self._process is None:
             return False
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -335,7 +339,7 @@ class Spark:
         return self._process.returncode is not None
 
     def check_alive(self) -> None:
-        """Raises TransientError when the JVM is gone though nobody closed it. Looks, and does not wait."""
+        """Raises TransientError when the JVM is gone without ``close``. Does not wait."""
         if self._process is not None and self._process.poll() is not None:
             raise jvm_ended(f"exit code {self._process.returncode}")
 
@@ -346,7 +350,7 @@ class Spark:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once. On a cluster that may change."""
+        """Number of tasks that run at once. On a cluster that may change."""
         if self._parallelism is None or not is_local(str(self.context.master)):
             self._parallelism = int(self.context.defaultParallelism)
         return self._parallelism
@@ -362,10 +366,10 @@ class Spark:
         except (Py4JError, OSError) as error:
             log.debug("Spark could not be stopped, its JVM is gone", reason=type(error).__name__)
         if self._process is not None:
-            self._gateway.shutdown()  # or Python objects that go later would still speak to the JVM of those that they stand for
+            self._gateway.shutdown()  # or Python objects that are freed later would still call the JVM of their counterparts
             assert self._process.stdin is not None
             self._process.stdin.close()  # the JVM ends when its standard input does
-            # Or another Spark of this process would look for the old JVM, and for a context that could not be told to stop.
+            # Or another Spark of this process would look for the old JVM, and for a context that could not be stopped.
             SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
             try:
                 exit_code = self._process.wait(patience_s)
@@ -405,7 +409,7 @@ class _EachOf(Generic[T, U]):
 
 @dataclass(frozen=True, slots=True)
 class _OneOf(Generic[T, U]):
-    """What each partition of a job runs: ``task`` with its own input."""
+    """Runs in each partition of a job: ``task`` with its own input."""
 
     task: Callable[[T], Iterable[U]]
     inputs: tuple[T, ...]

@@ -1,8 +1,10 @@
-"""Our code as executors on other machines get it: the package in a zip, which Spark hands to each of them before its first task.
+"""pgsluice's code for executors on other machines: the package in a zip, which Spark hands to each of them before its
+first task.
 
-Spark puts files of an application into the directory in which an executor runs, and so does what an executor starts. A zip that
-is on Python's path by its bare name is therefore there already for the process that Python workers are forked from, which Spark's
-own way (``addPyFile``) is too late for. Executors with another version of pgsluice installed run this one.
+Spark puts files of an application into the directory in which an executor runs, and so do the executor's subprocesses.
+Therefore a zip that is on Python's path by its bare name is available already to the process that Python workers are
+forked from, which Spark's own way (``addPyFile``) is too late for. Executors with another version of pgsluice installed
+run this one.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ _DIGEST_LENGTH = 12
 
 
 def ship_code(context: Any, directory: Path) -> str:
-    """Has all executors of a SparkContext get our code, and find it, whenever they come; ``directory`` must stay as long as they
-    do. Returns the zip's name, which tells one version of the code from another."""
+    """Ships the code to all executors of a SparkContext, also later ones; ``directory`` must stay as long as they do.
+    Returns the zip's name, which differs between versions of the code."""
     content = archive()
     name = f"pgsluice-{hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]}.zip"
     path = directory / name

@@ -1,7 +1,7 @@
-"""Spark settings in our configuration: their names, and what a master's name says.
+"""Spark settings in the configuration: their names, and the meaning of a master's name.
 
-There are some short names, and every name of Spark's own. What a cluster must be told is checked, so that its tasks can be
-trusted with what they are given, and reach what they are to reach.
+There are some short names, and every name of Spark's own. Settings that a cluster needs are checked, so that its tasks
+can be trusted with their data, and can connect to their servers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_MASTER = "local[*]"
 _AUTHENTICATION = "spark.authenticate"
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 _INSECURE = "spark.pgsluice.insecure"
-"""Not Spark's: nothing but ``check_cluster`` looks at it."""
+"""A setting that Spark does not know: only ``check_cluster`` reads it."""
 
 PYTHON = "spark.pyspark.python"
 MOST_CORES = "spark.cores.max"
@@ -50,12 +50,12 @@ def full_names(pairs: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_local(master: str) -> bool:
-    """Whether tasks run in processes that the driver's own JVM starts. ``local-cluster`` is a cluster."""
+    """Returns whether tasks run in processes that the driver's own JVM starts. ``local-cluster`` is a cluster."""
     return _LOCAL_MASTER.fullmatch(master.strip()) is not None
 
 
 def local_tasks(master: str) -> int | None:
-    """How many tasks a local master runs at the same time; None for a cluster."""
+    """Returns the number of tasks that a local master runs at the same time; None for a cluster."""
     match = _LOCAL_MASTER.fullmatch(master.strip())
     if match is None:
         return None
@@ -63,15 +63,15 @@ def local_tasks(master: str) -> int | None:
 
 
 def with_most_cores(settings: Mapping[str, str], cores: int) -> dict[str, str]:
-    """The same with a bound on the cores of a cluster, unless there is one. Without it a standalone master gives all that are
-    free to the first application that asks, and a worker and a copy of its group wait for each other."""
+    """Returns the settings with a limit on the cores of a cluster, unless there is one. Without it a standalone master
+    gives all free cores to the first application that asks, and a worker and a copy of its group wait for each other."""
     bound = {} if is_local(settings.get("spark.master", DEFAULT_MASTER)) else {MOST_CORES: str(cores)}
     return bound | dict(settings)
 
 
 def has_other_machines(master: str) -> bool:
-    """Whether executors may be on other machines than the driver. A standalone master that listens on a loopback address has
-    none."""
+    """Returns whether executors may be on other machines than the driver. A standalone master that listens on a
+    loopback address has none."""
     master = master.strip()
     if is_local(master) or master.startswith("local-cluster"):
         return False
@@ -82,9 +82,9 @@ def has_other_machines(master: str) -> bool:
 
 
 def check_cluster(settings: Mapping[str, str]) -> None:
-    """Raises UsageError when tasks run elsewhere and Spark's connections are not both authenticated and encrypted: they carry
-    rows and passwords, and give both to whoever asks. For a local master our own defaults provide; whoever says ``insecure``
-    has a network of which nobody else is."""
+    """Raises UsageError when tasks run elsewhere and Spark's connections are not both authenticated and encrypted: they
+    carry rows and passwords, and give both to any client. For a local master the defaults of pgsluice suffice;
+    ``insecure`` is for a network without other users."""
     master = settings.get("spark.master", DEFAULT_MASTER)
     is_trusted = _is_on(settings, _AUTHENTICATION) and any(_is_on(settings, name) for name in _ENCRYPTION)
     if is_local(master) or is_trusted or _is_on(settings, _INSECURE):

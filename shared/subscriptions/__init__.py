@@ -1,1 +1,3 @@
-"""Subscriptions, for those who serve them and for those who let people subscribe: options, and records of the state bucket."""
+"""Subscriptions, for the worker that serves them and for the commands that manage them: options, and records of the
+state bucket.
+"""

@@ -1,8 +1,8 @@
-"""Subscriptions in a group's state bucket: what people asked for, and how far each receiver is.
+"""Subscriptions in a group's state bucket: the requests of users, and the progress of each receiver.
 
-A subscription is under ``subscription.<id>``, written by people alone. After each write ``subscriptions_changed`` is written
-too, so that a worker sees by one key whether to look. How far receivers are is under ``receivers.<worker>``, written by the
-worker alone.
+A subscription is under ``subscription.<id>``, written by commands alone. After each write ``subscriptions_changed`` is
+written too, so that a worker detects changes by one key. The progress of receivers is under ``receivers.<worker>``,
+written by the worker alone.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def receivers_key(worker: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """Changes of which it is are told to ``url``, which nobody is shown: ``receiver`` is what may be shown of it. ``schema``
-    and ``table`` are "" for any. It begins after message ``from_sequence`` of the stream. ``resumed`` counts how often a person
-    had it go on; ``skips`` is the message after which it went on the last time when it left something out, 0 when it did
-    not; ``back_to`` the one after which it got everything again, None when it did not. ``rules`` is YAML, "" for none."""
+    """A subscription. Its changes are posted to ``url``, which is secret: ``receiver`` is what may be shown of it.
+    ``schema`` and ``table`` are "" for any. It begins after message ``from_sequence`` of the stream. ``resumed`` counts
+    how often a user resumed it; ``skips`` is the message after which it continued the last time when it left something
+    out, 0 when it did not; ``back_to`` the one after which it got everything again, None when it did not. ``rules`` is
+    YAML, "" for none."""
 
     owner: str
     worker: str
@@ -66,11 +67,12 @@ class ChangedRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverState:
-    """How far a receiver is that does not go with the worker: every change up to message ``sequence`` is delivered.
+    """Progress of a receiver that does not go with the worker: every change up to message ``sequence`` is delivered.
 
-    ``state`` is "behind", "failing" or "paused". ``failing_since`` is when it began to fail, ``reason`` why it failed last.
-    ``missed``: the messages up to that one were gone before they were delivered. ``resumed`` is the subscription's, as it was
-    obeyed."""
+    ``state`` is "behind", "failing" or "paused". ``failing_since`` is when it began to fail, ``reason`` the last
+    failure. ``missed``: the messages up to that one were gone before they were delivered. ``resumed`` is the
+    subscription's, as it was applied.
+    """
 
     sequence: int
     state: str = "behind"
@@ -82,13 +84,13 @@ class ReceiverState:
 
 
 Standings = tuple[Mapping[str, int], Mapping[str, ReceiverState]]
-"""Those that are where the worker is, by id, each with how often a person had it go on, and the states of all others."""
+"""Subscriptions at the worker's position, by id, each with how often a user resumed it, and the states of all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiversRecord:
-    """``live`` are the ids of those that are where the worker is, ``states`` those of all others by id, ``resumed`` how often a
-    person had a live one go on, where one did, by id; all packed."""
+    """``live`` are the ids of subscriptions at the worker's position, ``states`` the states of all others by id,
+    ``resumed`` how often a user resumed a live one, if ever, by id; all packed."""
 
     live: str
     states: str
@@ -124,7 +126,8 @@ async def load_subscriptions(bucket: StateBucket) -> dict[str, Entry[Subscriptio
 
 
 async def load_receivers(bucket: StateBucket, worker: str) -> Standings:
-    """Of which subscriptions that worker knows: those that are where it is, and the others. Raises as ``Bucket.read``."""
+    """Returns the subscriptions that the worker knows: those at its position, and the others. Raises as
+    ``Bucket.read``."""
     entry = await bucket.read(receivers_key(worker), ReceiversRecord)
     if entry is None:
         return {}, {}
@@ -135,7 +138,7 @@ async def load_receivers(bucket: StateBucket, worker: str) -> Standings:
 
 
 async def read_paused(bucket: StateBucket) -> dict[str, str]:
-    """Why workers paused subscriptions that no person has paused, by id. Raises as ``Bucket.read``."""
+    """Returns why workers paused subscriptions that no user has paused, by id. Raises as ``Bucket.read``."""
     workers = [key.removeprefix(_RECEIVERS_PREFIX) for key in await bucket.keys() if key.startswith(_RECEIVERS_PREFIX)]
     reasons: dict[str, str] = {}
     for worker in workers:

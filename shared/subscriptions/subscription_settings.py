@@ -1,4 +1,4 @@
-"""What the worker that serves subscriptions, and whoever lets people subscribe, have to agree about."""
+"""Settings shared by the worker that serves subscriptions, and the commands that manage them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
 
 OPTIONS = "subscriptions"
-"""What the names of the options begin with."""
+"""Prefix of the names of the options."""
 
 EVENTS = ("insert", "update", "delete", "truncate")
 """The kinds of events."""
@@ -15,7 +15,7 @@ EVENTS = ("insert", "update", "delete", "truncate")
 
 @settings
 class SubscriptionSettings:
-    """``secret`` is "" for none: then nobody can subscribe. ``ca_file`` is "" for what the machine trusts."""
+    """``secret`` is "" for none: then no user can subscribe. ``ca_file`` is "" for the machine's trusted authorities."""
 
     secret: str = read(
         Option(
@@ -51,7 +51,7 @@ class SubscriptionSettings:
 
 @settings
 class SubscribingSettings:
-    """What those read who let people subscribe."""
+    """Settings of the commands that manage subscriptions."""
 
     common: SubscriptionSettings = part(SubscriptionSettings)
     per_owner: int = read(

@@ -1,1 +1,1 @@
-"""In which state each process of a group is, for people and for alerts."""
+"""The state of each process of a group, for users and for alerts."""

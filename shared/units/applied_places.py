@@ -1,4 +1,4 @@
-"""Where the tables of a group are, as its replicator recorded it, and as it follows from how far its workers are."""
+"""The phases of a group's tables, as its replicator recorded them, and as they follow from its workers' progress."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NOTHING_PUBLISHED = LSN(0)
 
 @dataclass(frozen=True, slots=True)
 class AppliedPlaces:
-    """How far the workers of a group are. All that commits below ``published`` is in ``stream``. ``moments`` say for each worker
-    since when tables are ready where it is, as ``ReadyRecord.by_copy``."""
+    """The progress of a group's workers. All that commits below ``published`` is in ``stream``. ``moments`` holds for
+    each worker since when tables are ready there, as ``ReadyRecord.by_copy``."""
 
     workers: Collection[WorkerReport]
     published: LSN
@@ -46,7 +46,7 @@ class AppliedPlaces:
         return max(moments, key=datetime.fromisoformat) if is_known else ""
 
     def phase(self, table: TableRecord, snapshot: SnapshotRecord | None) -> Phase:
-        """The recorded phase; that of a finished copy goes on with what the slowest worker has applied."""
+        """Returns the recorded phase; after a finished copy, the phase that follows from the slowest worker."""
         if snapshot is None or table.phase is not Phase.FINISHED_COPY or not self.workers:
             return table.phase
         is_running = snapshot.state is CopyState.RUNNING
@@ -72,14 +72,14 @@ async def read_published(bucket: StateBucket) -> tuple[LSN, StreamState | None]:
 
 
 async def read_moments(bucket: StateBucket) -> list[Mapping[tuple[int, int], str]]:
-    """Of each worker that is registered."""
+    """Reads the record of each registered worker."""
     workers = [name for key in await bucket.keys() if (name := worker_of(key)) is not None]
     entries = [await bucket.read(ready_key(name), ReadyRecord) for name in workers]
     return [{} if entry is None else entry.value.by_copy() for entry in entries]
 
 
 def _has_passed(worker: WorkerReport, lsn: LSN, published: LSN, stream: StreamState | None) -> bool:
-    """Whether the worker has applied every change that commits below ``lsn``, those of other tables included."""
+    """Returns whether the worker has applied every change that commits below ``lsn``, those of other tables included."""
     if parse_lsn(worker.commit_lsn) >= lsn:
         return True
     return stream is not None and published >= lsn and worker.sequence >= stream.last_sequence

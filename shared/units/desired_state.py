@@ -22,7 +22,7 @@ class Stoppable(Protocol):
         ...
 
     def pause(self, *, is_wanted: bool) -> None:
-        """Rest from now on, or go on."""
+        """Pauses, or resumes."""
         ...
 
 
@@ -30,8 +30,8 @@ class DesiredState:
     """The desired state of one unit. Used on one event loop; ``wish`` may be read by any thread."""
 
     def __init__(self, unit: str, bucket: Callable[[], StateBucket | None], stopping: Stoppable, report: ProcessReport) -> None:
-        """``bucket`` gives the bucket as the process reaches it now, None while it has no connection. ``stopping`` is told what
-        is desired, and ``report`` tells others which revision that was."""
+        """``bucket`` returns the bucket as the process reaches it now, None while it has no connection. ``stopping``
+        gets the desired state, and ``report`` gets its revision, for other processes."""
         self.wish = SeenWish(desired_wish(unit))
         self._unit = unit
         self._bucket = bucket
@@ -39,8 +39,8 @@ class DesiredState:
         self._report = report
 
     async def look(self) -> bool:
-        """Whether there is another record than before. Raises TransientError when the broker does not answer, TerminalError when
-        the record is none of a version that we know."""
+        """Returns whether there is another record than before. Raises TransientError when the broker does not answer,
+        TerminalError when the record is of no known version."""
         bucket = self._bucket()
         if bucket is None or (self.wish.revision == 0 and not await bucket.exists()):  # a first start makes it
             return False
@@ -61,7 +61,7 @@ class DesiredState:
         self._report.acknowledged = self.wish.revision
 
     async def follow(self) -> None:
-        """Until it is cancelled: looks, and obeys after each change."""
+        """Runs until it is cancelled: reads, and applies each change."""
         await follow(self._look_and_obey, "the desired state")
 
     async def _look_and_obey(self) -> None:

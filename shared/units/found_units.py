@@ -1,4 +1,4 @@
-"""What the state bucket knows of a group's units: the facts that their states are derived from."""
+"""The state bucket's facts about a group's units, from which their states are derived."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def known_units(bucket: StateBucket, documented: Iterable[str] = ()) -> li
 
 
 async def read_units(bucket: StateBucket, units: Iterable[str], copy: SnapshotRecord | None) -> list[UnitFacts]:
-    """``copy`` is what the ledger says of the newest one. Raises TransientError when NATS does not answer, TerminalError when
-    a record is none."""
+    """``copy`` is the ledger's record of the newest copy. Raises TransientError when NATS does not answer,
+    TerminalError when a record is malformed."""
     return [await _read_unit(bucket, unit, copy) for unit in units]
 
 

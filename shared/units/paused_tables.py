@@ -1,7 +1,7 @@
-"""Tables whose changes are held back because a person paused them, under ``paused_tables`` in the state bucket.
+"""Tables whose changes are held back because a user paused them, under ``paused_tables`` in the state bucket.
 
-They are known by OID, so that a table which is renamed stays paused. Workers look at the record once a second, and say in their
-reports which tables they hold back.
+They are known by OID, so that a table which is renamed stays paused. Workers read the record once a second, and report
+which tables they hold back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pgsluice.shared.broker.wishes import WishKey
 
 @dataclass(frozen=True, slots=True)
 class PausedTable:
-    """``schema`` and ``table`` are its name when it was paused. ``by`` and ``reason`` are for people."""
+    """``schema`` and ``table`` are its name when it was paused. ``by`` and ``reason`` are for readers."""
 
     oid: int
     schema: str

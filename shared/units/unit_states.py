@@ -1,6 +1,7 @@
-"""In which state each process of a group is: derived from what it told, from its lease, the ledger and what is desired of it.
+"""The state of each process of a group: derived from its report, its lease, the ledger and its desired state.
 
-Nothing here is stored, so it cannot disagree with the facts. A state comes with the fact behind it and with what a reader can do.
+Nothing here is stored, so it cannot disagree with the facts. A state comes with its reason and with what a reader can
+do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pgsluice.shared.errors import Cause
 from pgsluice.shared.process.pulse import Activity
 
 LONGEST_SILENCE_S = 3 * ALIVE_INTERVAL_S
-"""After that a process whose record was not written again has ended, is frozen, or has no broker."""
+"""Age at which a process whose record was not written again has ended, is frozen, or has no broker."""
 STUCK_S = 60.0
 """A process that has something to do and has not moved for so long is not well."""
 SILENT_WORKER_S = 86_400.0
@@ -34,7 +35,7 @@ _RESTART = "its supervisor starts it again; without one, start it"
 
 
 class State(StrEnum):
-    """Of a unit, from what is desired and from what is the case."""
+    """A unit's state, derived from the desired and the actual one."""
 
     DRAFT = "draft"
     """Never started."""
@@ -43,25 +44,26 @@ class State(StrEnum):
     """Running, while a table waits for its copy or is read."""
     RUNNING = "running"
     PAUSING = "pausing"
-    """To be paused, and not resting yet: the batch in hand is finished first."""
+    """Must pause, and is not resting yet: the current batch is finished first."""
     PAUSED = "paused"
     FAILING = "failing"
-    """Alive, and it waits or tries again; or it is to be started again. It recovers by itself."""
+    """Alive, and it waits or retries; or it will be started again. It recovers automatically."""
     FAILED = "failed"
-    """It ended, and needs a person."""
+    """Ended, and needs an operator."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     FINISHED = "finished"
-    """It did what it was started for, as with --until-sequence, and ended."""
+    """Did what it was started for, as with --until-sequence, and ended."""
     UNKNOWN = "unknown"
-    """It went without a word: killed, frozen, or without a broker."""
+    """Stopped reporting: killed, frozen, or without a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitFacts:
-    """What is known of a unit. ``process_age_s`` is for how long its record was not written, by the broker's clock;
-    ``holds_lease`` whether a process holds the worker's lease now (a replicator has none); ``is_copying`` whether tables wait for
-    their copy, or have rows that it has not applied; ``was_started`` whether the group knows of it in any other way."""
+    """The facts about a unit. ``process_age_s`` is the age of its record's last write, by the broker's clock;
+    ``holds_lease`` whether a process holds the worker's lease now (a replicator has none); ``is_copying`` whether
+    tables wait for their copy, or have rows that it has not applied; ``was_started`` whether the group knows it in any
+    other way."""
 
     unit: str
     desired: DesiredRecord = NOTHING_DESIRED
@@ -75,8 +77,8 @@ class UnitFacts:
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """``since`` is "" where it is not known. ``fact`` and ``remedy`` are sentences for people, "" where there is nothing to say.
-    ``cause`` is what a failing unit waits for, ``next_attempt_at`` when it tries again."""
+    """``since`` is "" where it is not known. ``fact`` and ``remedy`` are sentences for users, "" if there is nothing to
+    report. ``cause`` is what a failing unit waits for, ``next_attempt_at`` when it tries again."""
 
     unit: str
     state: State
@@ -88,7 +90,7 @@ class UnitState:
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """The unit's name for users."""
         return worker_of_unit(self.unit) or self.unit
 
 
@@ -113,14 +115,14 @@ def unit_state(facts: UnitFacts) -> UnitState:
 
 
 def is_alive(facts: UnitFacts) -> bool:
-    """Whether the unit's process seems to live. A worker's lease ends sooner than its record grows old."""
+    """Returns whether the unit's process seems to live. A worker's lease ends sooner than its record grows old."""
     if facts.process is None or facts.process.exit_code is not None:
         return False
     return facts.process_age_s <= LONGEST_SILENCE_S and (facts.holds_lease or worker_of_unit(facts.unit) is None)
 
 
 def _untold(facts: UnitFacts) -> UnitState:
-    """Of a unit whose process has told nothing: it has just begun, or is of an earlier version, or never was."""
+    """Returns the state of a unit without a report: it has just begun, or is of an earlier version, or never was."""
     if facts.holds_lease:
         return UnitState(facts.unit, State.STARTING)
     if facts.desired.state is Desired.STOPPED:
@@ -155,7 +157,7 @@ def _silent(facts: UnitFacts, process: ProcessRecord) -> UnitState:
 
 
 def forget_advice(worker: str) -> str:
-    """What removes a worker that does not come back, and what that costs."""
+    """Returns the advice how to remove a worker that does not come back, and the cost."""
     cost = "its position goes for good, and so may changes that it has not applied: started again, it needs a new copy"
     return f"if it does not come back, 'pgsluice forget --worker {worker}'; {cost}"
 
@@ -182,14 +184,14 @@ def _pausing(facts: UnitFacts, process: ProcessRecord) -> UnitState:
 
 
 def _wanted(facts: UnitFacts, state: State, remedy: str) -> UnitState:
-    """As somebody wanted it."""
+    """Returns the state that was requested."""
     desired = facts.desired
     by = f"by {desired.by}" if desired.by else ""
     return UnitState(facts.unit, state, desired.at, ": ".join(part for part in (by, desired.reason) if part), remedy)
 
 
 def _waiting(facts: UnitFacts, process: ProcessRecord, state: State, since: str) -> UnitState:
-    """On its way, and perhaps held up."""
+    """Returns the state of a unit that may be waiting."""
     wait = process.wait
     if wait is None:
         return UnitState(facts.unit, state, since)

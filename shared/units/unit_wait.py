@@ -1,14 +1,14 @@
 """Waiting for what units of a group have yet to do: one way for every command with ``--wait``.
 
-A wait ends in one of three ways: the units have done what the command waits for; the deadline has passed; or the units can no
-longer do it, which ends a wait at once:
+A wait ends in one of three ways: the units have done what the command waits for; the deadline has passed; or the units
+can no longer do it, which ends a wait at once:
 
-- a unit failed: it ended with what only a person cures, and its record says what that is;
-- the replicator must not go on (``shared.broker.halt``);
+- a unit failed: it ended with an error for an operator, and its record holds it;
+- the replicator must not continue (``shared.broker.halt``);
 - a unit was forgotten, or the group was dropped.
 
-A unit that merely does not run may be started again at any time. So the command waits for one that is stopped, paused, killed, or
-ended with 75 until the deadline, and names it.
+A unit that merely does not run may be started again at any time. So the command waits for a unit that is stopped,
+paused, killed, or ended with 75 until the deadline, and names it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, is_al
 LOOK_INTERVAL_S = 0.25
 
 STAND_BY_S = 2.0
-"""Within that time a stand-by of a process that has failed tells of itself, and is the unit then."""
+"""Within that time a stand-by of a failed process reports, and is the unit then."""
 START_S = 15.0
-"""Within that time a new process of the unit tells of itself, where the one that failed has not heard of an order to run."""
+"""Within that time a new process of the unit reports, if the failed one has not received the request to run."""
 
 Look = Callable[[], Awaitable[Sequence[str] | None]]
-"""Returns None once the units have done what the command waits for; until then the units that have yet to do their part, () while
-none is known. May raise PgsluiceError where it sees by itself that they no longer can."""
+"""Returns None once the units have done what the command waits for; until then the units that have yet to do their
+part, () while none is known. May raise PgsluiceError if it detects that they no longer can."""
 
 log = telemetry.logger(__name__)
 
 
 class UnitWait:
-    """One wait. It says on standard error which units it waits for and in which states, whenever that changes.
+    """One wait. It prints on standard error the units that it waits for and their states, whenever that changes.
 
-    ``undone`` ends a sentence about a unit that has failed ("and has not applied the rows"); ``stays`` follows the remedy for the
-    unit, and says what becomes of the order. ``wait_s`` is the longest time, None for as long as it takes."""
+    ``undone`` ends a sentence about a unit that has failed ("and has not applied the rows"); ``stays`` follows the
+    remedy for the unit, and states the outcome of the order. ``wait_s`` is the longest time, None for as long as it
+    takes.
+    """
 
     def __init__(self, bucket: StateBucket, *, undone: str, stays: str, wait_s: float | None) -> None:
         self._bucket = bucket
@@ -69,7 +71,7 @@ class UnitWait:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _look(self, look: Look, *, is_late: bool) -> list[UnitState] | None:
-        """Looks at the group last: one that was dropped meanwhile looks as if it had nothing left to do, or were unknown."""
+        """Checks the group last: one that was dropped meanwhile seems to have nothing left to do, or to be unknown."""
         try:
             left = await look()
             facts = [] if left is None else await read_units(self._bucket, left, await self._ledger.load_snapshot())

@@ -1,1 +1,1 @@
-"""What is on the wire: names, positions, and the formats of messages. Pure: it imports nothing but errors."""
+"""The wire: names, positions, and the formats of messages. Pure: it imports nothing but errors."""

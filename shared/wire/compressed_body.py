@@ -15,7 +15,7 @@ else:
     from backports import zstd
 
 LEAST_BYTES = 512  # below, headers and JetStream's own share are larger than what is gained
-LEVEL = 1  # one replicator compresses for all: what it takes counts for more than a smaller stream
+LEVEL = 1  # one replicator compresses for all: its CPU time matters more than a smaller stream
 MOST_BYTES = 1024**3 + 64 * 1024**2
 """PostgreSQL sends no change of 1 GiB (MaxAllocSize), and a body with such a one holds it alone, with its table's descriptor."""
 
@@ -28,7 +28,7 @@ class BodyCompressor:
         self._compressor = zstd.ZstdCompressor(options={parameter.compression_level: LEVEL, parameter.checksum_flag: 1})
 
     def compress(self, body: bytes) -> bytes | None:
-        """None when ``body`` is to be sent as it is: it is small, or would not become a tenth smaller."""
+        """Returns None when ``body`` must be sent uncompressed: it is small, or would not become a tenth smaller."""
         if len(body) < LEAST_BYTES:
             return None
         compressed = self._compressor.compress(body, mode=zstd.ZstdCompressor.FLUSH_FRAME)

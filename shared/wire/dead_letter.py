@@ -2,28 +2,28 @@
 
     subject
       pgsluice.<group>.dead.<worker>            letters
-      pgsluice.<group>.dead.<worker>.replay     requests of people: the worker is to apply a letter that is older than this
-      pgsluice.<group>.dead.<worker>.applying   places: the worker's own note, before it applies a letter; the sequence is the
-                                                position that the sink keeps with what the letter holds
+      pgsluice.<group>.dead.<worker>.replay     requests: the worker must apply a dead letter that is older than this
+      pgsluice.<group>.dead.<worker>.applying   places: the worker's own note, before it applies a dead letter; the
+                                                sequence is the position that the sink keeps with its data
     NATS headers of a request and of a place, which have no body
       Pgsluice-Position        position of the change
-    NATS headers of a letter
-      Nats-Msg-Id              <worker>/<position>/<attempts>, for a chunk with /<i> behind it
+    NATS headers of a dead letter
+      Nats-Msg-Id              <worker>/<position>/<attempts>, for a chunk with /<i> appended
       Pgsluice-Format          pgoutput/1
       Pgsluice-Position        position of the change
-      Pgsluice-Dead-Letter     what else is known of it, as JSON in ASCII
+      Pgsluice-Dead-Letter     its other facts, as JSON in ASCII
       Pgsluice-Chunk           i/n, only when the body did not fit one NATS message
     body
       as in ``shared.wire.message``: descriptor, Relation, Begin, the change as the source sent it, Commit
 
-Only the worker moves letters: one that is refused again comes anew, with one more attempt, and the older one goes. So a request
-or a place that is older than the letter it names means nothing any more, whoever wrote it and however late.
+Only the worker moves dead letters: one that is refused again is written again, with one more attempt, and the older one
+is removed. So a request or a place that is older than the dead letter it names has no effect any more.
 
-A copied row has no position in commit order. Its letter holds the Insert that it would be, and its position is
-``copied_position``, which comes before those of all changes.
+A copied row has no position in commit order. Its dead letter holds the corresponding Insert, and its position is
+``copied_position``, which comes before all changes.
 
-A row that a pipeline's run could not publish is no change. Its letter is RUNS' own, under a number made of the row's key, and its
-body holds no change: a replay has the next run read the row again.
+A row that a pipeline's run could not publish is no change. Its dead letter is RUNS' own, under a number made of the
+row's key, and its body holds no change: a replay has the next run read the row again.
 """
 
 from __future__ import annotations
@@ -52,30 +52,31 @@ _ROWS_PER_MESSAGE = 1 << 32
 
 
 RUNS = "RUN"
-"""Stands for a pipeline's runs where a worker's name stands otherwise. No worker is called so: their names have no capitals."""
+"""Replaces a worker's name for a pipeline's runs. No worker has that name: their names have no capitals."""
 
 
 def row_position(row: str) -> Position:
-    """Of the row of a query with that key, as JSON: the same one whenever it is read."""
+    """Returns the position for the row of a query with that key, as JSON: the same whenever it is read."""
     digest = hashlib.sha256(row.encode()).digest()
     return Position(LSN(0), int.from_bytes(digest[:7]) + 1)
 
 
 def copied_position(sequence: int, row: int) -> Position:
-    """Of the row that ``row`` counts from 0 in the message ``sequence`` of the snapshot stream."""
+    """Returns the position for row ``row``, counted from 0, in the message ``sequence`` of the snapshot stream."""
     return Position(LSN(0), sequence * _ROWS_PER_MESSAGE + row + 1)
 
 
 def now() -> str:
-    """The time of a letter, as RFC 3339."""
+    """Returns the time for a dead letter, as RFC 3339."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """``sequence`` is the message that the change came in: of the snapshot stream when a ``snapshot`` is named, else of the
-    change stream. ``attempts`` counts how often the change was refused. ``reason`` and ``table`` (qualified) are for people.
-    ``row`` is the key of a row that a run could not publish, as JSON; then ``sequence`` is the run's number. "" for a change."""
+    """``sequence`` is the message that the change came in: of the snapshot stream when a ``snapshot`` is named, else of
+    the change stream. ``attempts`` counts how often the change was refused. ``reason`` and ``table`` (qualified) are
+    for readers. ``row`` is the key of a row that a run could not publish, as JSON; then ``sequence`` is the run's
+    number. "" for a change."""
 
     worker: str
     position: Position
@@ -119,7 +120,7 @@ class DeadLetter:
             raise WireError(f"a message of the dead-letter stream is malformed ({type(error).__name__})") from None
 
     def encode(self) -> bytes:
-        """For the way from a task to the driver."""
+        """Encodes the dead letter for the way from a task to the driver."""
         facts = orjson.dumps(self._facts() | {"position": str(self.position)})
         return _U32.pack(len(facts)) + facts + self.body
 
@@ -149,7 +150,7 @@ def _of_chunk(message_id: str, chunk: Chunk) -> dict[str, str]:
 
 
 def position_of(headers: Mapping[str, str]) -> Position:
-    """Which change the message is about."""
+    """Returns the change that the message is about."""
     try:
         return Position.parse(headers[POSITION_HEADER])
     except (KeyError, ValueError) as error:
@@ -157,7 +158,7 @@ def position_of(headers: Mapping[str, str]) -> Position:
 
 
 def chunk_of(headers: Mapping[str, str]) -> Chunk:
-    """Which part of a letter's body the message holds."""
+    """Returns which part of a dead letter's body the message holds."""
     try:
         return Chunk.parse(headers.get(CHUNK_HEADER, "1/1"))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The wire of definitions: what a source tells, in its write-ahead log, of tables and types that were altered.
+"""The wire of definitions: messages in a source's write-ahead log about tables and types that were altered.
 
     logical message (transactional; ``pg_logical_emit_message``, manual: "Replication Management Functions")
       prefix   pgsluice.ddl.<group>
@@ -6,7 +6,7 @@
         v      1
         token  the group's secret: every role may emit a message of any prefix, and only one with the token is believed
         kind   which of the following
-        tag    the command's tag, like ALTER TABLE; "note" where a person asked for the message
+        tag    the command's tag, like ALTER TABLE; "note" where a user asked for the message
       of each kind
         table         a table as the command left it: oid, schema, name, relkind, filenode, replica_identity
                       (pg_class.relreplident), identity_columns (numbers; all when it is FULL), published, and two lists:
@@ -14,25 +14,25 @@
                                   identity, generated, missing or null, missing differs, published,
                                   how a nondeterministic collation compares or ""]
                       partitions  [oid, oid of the table above, schema, name, filenode, bound, constraint or null], in any depth;
-                      more_partitions in its place: only those that CREATE TABLE made or changed; the others stay as they were
+                      more_partitions in its place: only the partitions that CREATE TABLE made or changed; the others stay
         published     the same; ALTER PUBLICATION named the table, which may have been published before
         unpublished   oid, schema, name: it is published no more, or only under another
         gone          oid, schema, name: it was dropped
-        rewrite       oid, schema, name, reason (pg_event_trigger_table_rewrite_reason): values changed, and no row tells
+        rewrite       oid, schema, name, reason (pg_event_trigger_table_rewrite_reason): values changed, without row messages
         type          oid, schema, name, type_kind (pg_type.typtype), base (of a domain, else ""), labels of an enum in their
                       order: [oid, label]. Of a composite type attributes: [number, name, type oid, type]; of a domain not_null
                       and constraints, its checks: [oid, name]; null of other kinds, and without these keys in messages of
                       earlier versions. A published table uses it; messages about those tables follow
-        unknown       sqlstate: what the command did could not be told
+        unknown       sqlstate: the command's effect could not be determined
 
-A message stands between the rows as its command stood between the statements. Behind each comes an empty message
-``pgsluice.pad``: a server queues a message by the end of its record and a row by the start, and where both are the same place and
-in different subtransactions, the row would come first.
+A message has the place between the rows that its command had between the statements. After each comes an empty message
+``pgsluice.pad``: a server queues a message by the end of its record and a row by the start, and where both are the same
+place and in different subtransactions, the row would come first.
 
-A type's name is ``format_type``'s with only pg_catalog in the search path; a value is text as every session of ours has it.
-``missing`` is what the rows have that were there before the column was added (``pg_attribute.attmissingval``), and partitions may
-disagree about it. Keys that are not named here are passed over, and so are elements behind the last one of a column, a partition
-or a label.
+A type's name is ``format_type``'s with only pg_catalog in the search path; a value is text with the settings of every
+pgsluice session. ``missing`` is the value in rows that existed before the column was added
+(``pg_attribute.attmissingval``), and partitions may disagree about it. Keys that are not named here are ignored, and so
+are elements after the last one of a column, a partition or a label.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ MOST_BYTES = 16 << 20
 larger content to its first SIGNED_BYTES."""
 
 SIGNED_BYTES = 4096
-"""The first bytes of a content, which hold its token: jsonb has keys in the order of their lengths, and before the token come
-a version, an oid, a kind, a tag and two names."""
+"""The first bytes of a content, which hold its token: jsonb sorts keys by length, and before the token come a version,
+an oid, a kind, a tag and two names."""
 
 _TOKEN = re.compile(rb'"token": ?"([^"\\]*)"')
 _TAG = re.compile(rb'"tag": ?"([A-Z ]{1,64}|note)"')
@@ -69,7 +69,7 @@ MADE_AS_PARTITION = "CREATE TABLE"
 """The tag of a command whose partitions have no rows yet."""
 
 NOTE_TAG = "note"
-"""Of a message that a person asked for, by ``pgsluice ddl note`` or the function behind it."""
+"""Tag of a message that a user requested, by ``pgsluice ddl note`` or its SQL function."""
 
 _NUMBER, _TEXT, _FLAG, _NUMBER_OR_NULL, _TEXT_OR_NULL = (int,), (str,), (bool,), (int, type(None)), (str, type(None))
 
@@ -78,14 +78,15 @@ _COLUMN_OF_EARLIER = _COLUMN[:-1]
 _PARTITION = (_NUMBER, _NUMBER, _TEXT, _TEXT, _NUMBER, _TEXT, _TEXT_OR_NULL)
 _LABEL = _CONSTRAINT = (_NUMBER, _TEXT)
 _ATTRIBUTE = (_NUMBER, _TEXT, _NUMBER, _TEXT)
-"""What the elements of a list may be."""
+"""Allowed types of a list's elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefinedColumn:
-    """``number`` is ``attnum``, which stays through renames and is never given again. ``missing``: see above; ``missing_differs``
-    when partitions disagree about it, so that what older rows have cannot be told. ``is_published``: rows carry it.
-    ``collation``: as ``table.Column`` has it; "" in the messages of functions that an earlier version installed."""
+    """``number`` is ``attnum``, which stays through renames and is never reused. ``missing``: see above;
+    ``missing_differs`` when partitions disagree about it, so that the value in older rows is unknown. ``is_published``:
+    rows carry it. ``collation``: as ``table.Column`` has it; "" in the messages of functions that an earlier version
+    installed."""
 
     number: int
     name: str
@@ -104,8 +105,8 @@ class DefinedColumn:
 
 @dataclass(frozen=True, slots=True)
 class DefinedPartition:
-    """``filenode`` is 0 for one that is partitioned itself. ``constraint`` is which rows of the root it holds, as a condition;
-    None where the source could not tell without waiting for somebody."""
+    """``filenode`` is 0 for a partitioned partition. ``constraint`` is the condition for the root's rows in it; None
+    where the source could not determine it without waiting for a lock."""
 
     oid: int
     parent_oid: int
@@ -118,8 +119,8 @@ class DefinedPartition:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table as it is behind one command. ``columns`` are all that it has, by number, published or not. ``adds_partitions``:
-    ``partitions`` are only those that the command made or changed; the table keeps its others."""
+    """A table after one command. ``columns`` are all that it has, by number, published or not. ``adds_partitions``:
+    ``partitions`` are only the ones that the command made or changed; the table keeps its others."""
 
     oid: int
     schema: str
@@ -165,7 +166,7 @@ class TableUnpublished:
 
 @dataclass(frozen=True, slots=True)
 class TableGone:
-    """``schema`` and ``name`` are those that it had."""
+    """``schema`` and ``name`` are the last ones."""
 
     tag: str
     oid: int
@@ -212,8 +213,8 @@ class DomainConstraint:
 
 @dataclass(frozen=True, slots=True)
 class TypeDefined:
-    """``attributes`` is None for all but composite types, ``constraints`` for all but domains, and both in messages of earlier
-    versions."""
+    """``attributes`` is set only for composite types, ``constraints`` only for domains, and neither in messages of
+    earlier versions."""
 
     tag: str
     oid: int
@@ -249,7 +250,7 @@ class DefinitionMessage:
     event: DefinitionEvent
 
     def is_signed_with(self, token: str) -> bool:
-        """Whether the group's function emitted it, whose secret ``token`` is."""
+        """Returns whether the group's function emitted it, whose secret ``token`` is."""
         return bool(token) and hmac.compare_digest(self.token.encode(), token.encode())
 
     def encode(self) -> bytes:
@@ -381,7 +382,7 @@ def _type(tag: str, fields: dict[str, Any]) -> TypeDefined:
 def _told_parts(
     fields: dict[str, Any], key: str, part: Callable[..., P], types: Sequence[tuple[type, ...]]
 ) -> tuple[P, ...] | None:
-    """Returns None where the message does not tell the parts."""
+    """Returns None if the message lacks the parts."""
     return None if fields.get(key) is None else tuple(part(*_values(values, types)) for values in _list(fields, key))
 
 

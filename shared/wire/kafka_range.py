@@ -1,17 +1,17 @@
-"""A message of a change stream whose changes lie in Kafka: which records of one partition they are.
+"""A message of a change stream whose changes lie in Kafka: a range of records of one partition.
 
-Such a stream is an index. Its messages have the headers of any change stream (``shared.wire.message``, the format FORMAT_KAFKA),
-so sequences, positions, batches and anchors mean what they mean elsewhere; the body names a range of offsets in the place of
-frames, as JSON:
+Such a stream is an index. Its messages have the headers of any change stream (``shared.wire.message``, the format
+FORMAT_KAFKA), so sequences, positions, batches and anchors mean what they mean elsewhere; the body names a range of
+offsets in the place of frames, as JSON:
 
-    cluster, topic, topic_id, partition     where; the id is another one when a topic was made anew under its name
-    first, end                              offsets: the first one, and the one behind the last
+    cluster, topic, topic_id, partition     where; the id is another one when a topic was created again under its name
+    first, end                              offsets: the first one, and the one after the last
     ends                                    of every partition that is read, what is in the index up to this message:
                                             topic to [topic id, [offset of partition 0, of partition 1, …]]
 
-So the sequence of a worker's position names a vector of offsets, one for each partition, and never another one. Positions of the
-changes in it are the index's own: each record has a commit LSN, counted up over all partitions. ``Pgsluice-Size`` estimates the
-bytes of the records.
+So the sequence of a worker's position names a vector of offsets, one for each partition, and never another one.
+Positions of the changes in it are the index's own: each record has a commit LSN, counted up over all partitions.
+``Pgsluice-Size`` estimates the bytes of the records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KafkaRange:
 
     @property
     def records(self) -> int:
-        """At most; markers of transactions have offsets too."""
+        """Maximum number of records; markers of transactions have offsets too."""
         return self.end - self.first
 
     def __str__(self) -> str:

@@ -1,16 +1,17 @@
 """The format "pgsluice" of Kafka's records: a change for each record, in the wire's own form.
 
-A record's value is a message body (``shared.wire.message``) that holds one change: the descriptor of its table, the table's
-Relation, a Begin that names the source transaction, and one Insert, Update, Delete or Truncate. So any record decodes alone, by
-whatever decodes a body or pgoutput. The descriptor is repeated in each record; the producer compresses many of them together.
+A record's value is a message body (``shared.wire.message``) that holds one change: the descriptor of its table, the
+table's Relation, a Begin that names the source transaction, and one Insert, Update, Delete or Truncate. So any record
+decodes alone, by whatever decodes a body or pgoutput. The descriptor is repeated in each record; the producer
+compresses many of them together.
 
-    u32 length + JSON descriptor, then frames: u32 length + pgoutput message (all big-endian)
+u32 length + JSON descriptor, then frames: u32 length + pgoutput message (all big-endian)
 
 - Records of a key are in one partition, in commit order. There is no Commit: a transaction's records lie in several partitions.
 - An update that gives a row another key is two records, as they may lie in two partitions: a Delete of the old key, an Insert
   with the new one.
 - A copied row is an Insert whose Begin has the transaction id 0: no transaction of the source wrote it.
-- A record without a value (a tombstone) says nothing more than the Delete before it.
+- A record without a value (a tombstone) adds nothing to the Delete before it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.table import Table
 
 NO_TRANSACTION = Begin(LSN(1), 0, 0)
-"""Of copied rows."""
+"""The Begin of copied rows."""
 
 _CHANGES = (b"I", b"U", b"D", b"T")
 
 
 class ChangeRecord(NamedTuple):
-    """What one record's value holds. ``descriptor`` and ``relation`` are encoded; ``table`` is what they describe."""
+    """The content of one record's value. ``descriptor`` and ``relation`` are encoded; ``table`` is their content."""
 
     table: Table
     descriptor: bytes
@@ -47,7 +48,7 @@ def encode_record(table: Table, relation: bytes, begin: Begin, frame: bytes) -> 
 
 
 def decode_record(value: bytes) -> ChangeRecord:
-    """Raises WireError when it is none."""
+    """Raises WireError for a malformed record."""
     try:
         descriptor, (relation, begin, frame) = split_body(value)
         tables = Descriptor.decode(descriptor).tables

@@ -11,30 +11,31 @@
       Pgsluice-Bytes                  bytes of all bodies in the stream up to and including this one, before compression
       Pgsluice-Size                   bytes of the body before compression, only when it is compressed or in Kafka
       Pgsluice-Anchor                 the last change's anchor: its position, transaction id and commit time
-      Pgsluice-After                  the anchor of the message before it; that of no change in the first message
+      Pgsluice-After                  the anchor of the message before it; NO_ANCHOR in the first message
       Pgsluice-Chunk                  i/n, only when the body did not fit one NATS message
     body
       u32 length + JSON descriptor, then frames: u32 length + pgoutput message (all big-endian)
       in the format pgoutput/2+zstd: one zstd frame that holds this
 
 The frames begin with the Type and Relation messages the others need and a Begin message (repeated when a transaction
-continues), so any message decodes alone. A body that exceeds the server's ``max_payload`` is cut into n chunks, published
-one after the other; the body is their concatenation.
+continues), so any message decodes alone. A body that exceeds the server's ``max_payload`` is cut into n chunks,
+published one after the other; the body is their concatenation.
 
-With ``stream-compression: zstd`` a body is compressed as a whole, before it is cut. One of less than 512 bytes, and one that
-would not become a tenth smaller, goes as it is, so a stream may hold both formats. Of a compressed body's chunks only the last
-one adds to ``Pgsluice-Bytes``.
+With ``stream-compression: zstd`` a body is compressed as a whole, before it is cut. One of less than 512 bytes, and one
+that would not become a tenth smaller, goes as it is, so a stream may contain both formats. Of a compressed body's
+chunks only the last one adds to ``Pgsluice-Bytes``.
 
-A definition (a logical message with the prefix DDL_PREFIX) is a change like others, with a position of its own. It is the only
-one with content in its message, so the planner of batches finds it by ``Pgsluice-Ddl`` without reading a body. One without
-content stands among other changes and says nothing: it replaces a forged one, or one that the next makes needless, and has the
-position of a change.
+A definition (a logical message with the prefix DDL_PREFIX) is a change like others, with its own position. It is the
+only one with content in its message, so the planner of batches finds it by ``Pgsluice-Ddl`` without reading a body. One
+without content has no effect: it replaces a forged one, or one that the next makes needless, and has the position of a
+change.
 
-``Pgsluice-After`` chains the messages: whoever has applied a stream up to some change knows by it whether a message goes on from
-there, whatever became of sequences and LSNs. Streams of early versions have neither header.
+``Pgsluice-After`` chains the messages: a worker that has applied a stream up to some change knows by it whether a
+message continues from there, independent of sequences and LSNs. Streams of early versions have neither header.
 
-The formats pgoutput/1 and pgoutput/1+zstd are the same without definitions: where none are captured, and in earlier versions,
-logical messages are not asked for, so they are no changes. Only the header ``Pgsluice-Ddl`` may tell of those before.
+The formats pgoutput/1 and pgoutput/1+zstd are the same without definitions: where none are captured, and in earlier
+versions, logical messages are not asked for, so they are no changes. Only the header ``Pgsluice-Ddl`` may refer to
+those before.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ from pgsluice.shared.wire.table import Table
 
 FORMAT_PGOUTPUT = "pgoutput/2"
 FORMAT_KAFKA = "kafka/1"
-"""Of messages whose changes lie in Kafka (``shared.wire.kafka_range``)."""
+"""Format of messages whose changes lie in Kafka (``shared.wire.kafka_range``)."""
 _COMPRESSED = "+zstd"
 _FORMAT_WITHOUT_DEFINITIONS = "pgoutput/1"
 
 DDL_PREFIX = "pgsluice.ddl"
-"""Of the logical messages in a stream that say how a table is defined from there on."""
+"""Prefix of the logical messages in a stream that define a table from there on."""
 
 ID_HEADER = "Nats-Msg-Id"
 EXPECTED_LAST_SEQUENCE_HEADER = "Nats-Expected-Last-Sequence"
@@ -118,8 +119,8 @@ def cut(body: bytes, most_bytes: int) -> Iterator[tuple[Chunk, bytes]]:
 class MessageHeaders:
     """The headers of a change message without the two that only the publisher uses (id and expected sequence).
 
-    ``anchor`` and ``after`` are None in messages of a version that did not write them. ``size`` is that of a body that is
-    compressed, before it was, or about that of records ``in_kafka``; None of one that is neither. ``counts_definitions``: they
+    ``anchor`` and ``after`` are None in messages of a version that did not write them. ``size`` is the uncompressed
+    size of a compressed body, or the estimated size of records ``in_kafka``; else None. ``counts_definitions``: they
     are changes of the transaction of ``last``.
     """
 
@@ -141,8 +142,8 @@ class MessageHeaders:
         return self.total_bytes - counted_bytes(data, self.chunk, self.size)
 
     def body(self, pieces: Sequence[bytes]) -> bytes:
-        """What the data of all chunks make, of which these are the last one's headers. Raises WireError when they do not hold a
-        body of the size that the headers name."""
+        """Joins the data of all chunks; these are the last one's headers. Raises WireError when they do not make a body
+        of the size in the headers."""
         data = b"".join(pieces)
         if self.in_kafka:
             raise WireError(
@@ -181,7 +182,7 @@ class MessageHeaders:
 
     @classmethod
     def decode(cls, headers: Mapping[str, str] | None) -> MessageHeaders:
-        """Raises WireError when a header is missing or malformed, or the format is not ours."""
+        """Raises WireError when a header is missing or malformed, or the format is unknown."""
         name, compressed, rest = ("" if headers is None else headers.get(FORMAT_HEADER, "")).partition(_COMPRESSED)
         if headers is None or rest or name not in (FORMAT_PGOUTPUT, FORMAT_KAFKA, _FORMAT_WITHOUT_DEFINITIONS):
             raise WireError(
@@ -208,8 +209,8 @@ class MessageHeaders:
 
 
 def counted_bytes(data: bytes, chunk: Chunk, size: int | None) -> int:
-    """What a message adds to ``total_bytes``: its ``data`` or, where a body of ``size`` bytes is compressed, all of it with the
-    last chunk. What bounds a batch is what its tasks hold, and that is not compressed."""
+    """Returns a message's part of ``total_bytes``: its ``data`` or, for a compressed body of ``size`` bytes, all of it
+    with the last chunk. Limits of a batch are about the memory of its tasks, which is not compressed."""
     if size is None:
         return len(data)
     return size if chunk.is_last else 0
@@ -225,7 +226,7 @@ _parse_anchor = functools.lru_cache(16)(Anchor.parse)  # each is in two messages
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What the frames do not say themselves: the catalog's view of each relation used in the message."""
+    """The catalog's view of each relation in the message, which the frames lack."""
 
     tables: tuple[Table, ...]
 
@@ -255,7 +256,7 @@ def frame_length(payload: bytes | memoryview) -> bytes:
 
 
 def encode_body(descriptor: bytes, frames: Iterable[bytes]) -> bytes:
-    """``frames`` in order, behind the encoded descriptor."""
+    """Encodes ``frames`` in order, after the encoded descriptor."""
     parts = [_U32.pack(len(descriptor)), descriptor]
     for frame in frames:
         parts.append(_U32.pack(len(frame)))

@@ -1,4 +1,4 @@
-"""What a group's objects are called, in NATS and in Postgres (one place, so that no two modules spell them differently)."""
+"""Names of a group's objects, in NATS and in Postgres (one place, so that no two modules spell them differently)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ _GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _WORKER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 TARGET_SCHEMA = "pgsluice"
-"""Schema of our own objects in a target database."""
+"""Schema of pgsluice's objects in a target database."""
 
 SOURCE_SCHEMA = "pgsluice"
-"""The same in a source database. One database may be both."""
+"""Schema of pgsluice's objects in a source database. One database may be both."""
 
 PAD_PREFIX = "pgsluice.pad"
-"""Of an empty logical message that follows one of ours and keeps it in its place: see ``shared/wire/definition.py``."""
+"""Prefix of an empty logical message that follows a definition and keeps it in its place: see
+``shared/wire/definition.py``."""
 
 _SLOT_PREFIX = "pgsluice_"
 _REPLAY_SUFFIX = ".replay"
 
 
 def is_group(name: str) -> bool:
-    """Whether a group may have the name."""
+    """Returns whether a group may have the name."""
     return _GROUP.fullmatch(name) is not None
 
 
@@ -63,16 +64,16 @@ class GroupNames:
 
     @property
     def definitions_prefix(self) -> str:
-        """Of the logical messages that tell of definitions."""
+        """Prefix of the logical messages about definitions."""
         return f"pgsluice.ddl.{self.group}"
 
     def in_source(self, noun: str) -> str:
-        """What a function or table of SOURCE_SCHEMA is called, by which definitions are captured. ``noun`` is one word without
-        ``_``, so that two groups never mean the same."""
+        """Returns the name of a function or table of SOURCE_SCHEMA that captures definitions. ``noun`` is one word
+        without ``_``, so that the names of two groups never collide."""
         return f"{noun}_{self.slot.removeprefix(_SLOT_PREFIX)}"
 
     def event_trigger(self, noun: str) -> str:
-        """The same of an event trigger, which has no schema."""
+        """Returns the name of an event trigger, which has no schema."""
         return f"{self.slot}_{noun}"
 
     @property
@@ -85,11 +86,11 @@ class GroupNames:
 
     @property
     def bell_subject(self) -> str:
-        """Where the replicator rings for workers that wait for changes. In no stream."""
+        """Subject on which the replicator wakes workers that wait for changes. In no stream."""
         return f"pgsluice.{self.group}.bell"
 
     def steps_subject(self, worker: str) -> str:
-        """Where tasks tell the driver of that worker that they move. In no stream."""
+        """Subject on which tasks report progress to the driver of that worker. In no stream."""
         return f"pgsluice.{self.group}.steps.{worker}"
 
     @property
@@ -102,11 +103,11 @@ class GroupNames:
         return f"pgsluice.{self.group}.snapshot.>"
 
     def snapshot_begin_subject(self, snapshot: str, oid: int | str) -> str:
-        """Where the one message goes that says that a snapshot begins to copy a table. ``*`` matches any snapshot or table."""
+        """Subject of the message that begins a snapshot's copy of a table. ``*`` matches any snapshot or table."""
         return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.begin"
 
     def snapshot_range_subject(self, snapshot: str, oid: int, number: int) -> str:
-        """Where the rows of one page range go, in order."""
+        """Subject of the rows of one page range, in order."""
         return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.{number}"
 
     @property
@@ -119,15 +120,15 @@ class GroupNames:
         return f"pgsluice.{self.group}.dead.>"
 
     def dead_subject(self, worker: str) -> str:
-        """Where the dead letters of one worker are."""
+        """Subject of the dead letters of one worker."""
         return f"pgsluice.{self.group}.dead.{worker}"
 
     def replay_subject(self, worker: str) -> str:
-        """Where people ask the worker to apply letters after all."""
+        """Subject of requests that the worker applies dead letters again."""
         return f"{self.dead_subject(worker)}.replay"
 
     def applying_subject(self, worker: str) -> str:
-        """Where the worker notes in which order it applies them."""
+        """Subject of the worker's notes about the sequence in which it applies them."""
         return f"{self.dead_subject(worker)}.applying"
 
     @property

@@ -1,7 +1,8 @@
-"""Permissions that a NATS user needs: exact subjects, of one group or of what belongs to no group.
+"""Permissions that a NATS user needs: exact subjects, of one group or of objects outside groups.
 
-They bound what a user does by mistake, not what it does on purpose: a user that may create or change a stream has it copy any
-subject to any other (``republish``), and JetStream's answers go wherever a request says. The boundary is the account.
+They bound what a user does by mistake, not what it does on purpose: a user that may create or change a stream has it
+copy any subject to any other (``republish``), and JetStream's answers go to any subject that a request names. The
+boundary is the account.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def stream_permissions(stream: str, subject: str, *, makes: bool) -> NatsPermiss
 
 
 def target_permissions(stream: str, subjects: Sequence[str], *, makes: bool) -> NatsPermissions:
-    """Returns what a worker needs that publishes to a stream of its own on ``subjects``."""
+    """Returns the permissions of a worker that publishes to a separate stream on ``subjects``."""
     operations = (*_READ, *(_MAKE[:2] if makes else ()), "DIRECT.GET")
     return NatsPermissions((*(f"{_API}{operation}.{stream}" for operation in operations), *subjects), ())
 

@@ -82,4 +82,4 @@ class Anchor(NamedTuple):
 
 
 NO_ANCHOR = Anchor(Position(LSN(0), 0), 0, 0)
-"""Before the first change of a stream."""
+"""The anchor before the first change of a stream."""

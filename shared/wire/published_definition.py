@@ -1,14 +1,14 @@
-"""A definition in the stream of changes: what the source told of it, and what was there before.
+"""A definition in the stream of changes: the source's message, and the previous definition.
 
     logical message in a change message (``shared.wire.message``), whose prefix is DDL_PREFIX
       content one JSON object in UTF-8: the fields of ``shared.wire.definition`` without the token, and
         previous  what the table (or the type) was like before, in the same form; null where that is not known
         empty     of a table: oids of partitions that are new in it and had no rows when they were attached; without the
-                  key nobody looked
-      or nothing at all, where somebody forged a message, or where the next definition tells all of it and no row is between:
-      it has the ordinal of a change, and is none
+                  key it was not checked
+      or nothing at all, where a message was forged, or where the next definition includes all of it and no row is between:
+      it has the ordinal of a change, without effect
 
-So whoever applies it needs no memory of its own, and cannot compare with a later definition when it goes back.
+So a worker that applies it needs no memory, and cannot compare with a later definition when it goes back.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class PublishedDefinition:
 
 
 def encode_defined(defined: Defined) -> dict[str, Any]:
-    """As JSON has it."""
-    # one kind alone: what was there before is a table or a type, and nothing else
+    """Encodes for JSON."""
+    # a single kind: the previous definition is a table or a type, and nothing else
     return _event_fields(TableDefined("", defined) if isinstance(defined, TableDefinition) else defined)
 
 
@@ -90,12 +90,12 @@ def decode_defined(fields: dict[str, Any]) -> Defined:
 
 
 def alters(definition: PublishedDefinition) -> bool:
-    """Whether anything was altered, as far as that is known: what a table was like to begin with is told by a note."""
+    """Returns whether anything was altered, as far as known: a note describes a table's initial state."""
     return definition.event.tag != NOTE_TAG or definition.previous is not None
 
 
 def added_columns(definition: PublishedDefinition) -> list[DefinedColumn]:
-    """Those that rows carry from here on and did not before, as far as that is known."""
+    """Returns the columns that rows have from here on and did not have before, as far as known."""
     event, previous = definition.event, definition.previous
     if not (isinstance(event, TableDefined | TablePublished) and isinstance(previous, TableDefinition)):
         return []
@@ -104,7 +104,7 @@ def added_columns(definition: PublishedDefinition) -> list[DefinedColumn]:
 
 
 def without_columns(definition: PublishedDefinition, numbers: Collection[int]) -> PublishedDefinition:
-    """The same as if the table did not have, nor ever had, the columns of these numbers."""
+    """Returns the definition as if the table did not have, nor ever had, the columns of these numbers."""
 
     def left(table: TableDefinition) -> TableDefinition:
         columns = tuple(column for column in table.columns if column.number not in numbers)
@@ -122,7 +122,8 @@ Concerned = TableDefinition | TableUnpublished | TableGone | TableRewritten | Ty
 
 
 def concerned(event: DefinitionEvent) -> Concerned | None:
-    """What has ``oid``, ``schema`` and ``name`` of the table or the type; None where the source could not tell."""
+    """Returns the object with ``oid``, ``schema`` and ``name`` of the table or the type; None where the source could
+    not determine it."""
     match event:
         case TableDefined(table=table) | TablePublished(table=table):
             return table
@@ -135,5 +136,5 @@ def concerned(event: DefinitionEvent) -> Concerned | None:
 
 
 def kind_of(event: DefinitionEvent) -> str:
-    """As JSON has it."""
+    """Returns the kind as in JSON."""
     return str(_event_fields(event)["kind"])

@@ -1,14 +1,14 @@
-"""What every message of a pipeline's run says of that run, in the header ``Pgsluice-Run-Mark`` as JSON.
+"""The facts about its run in every message of a pipeline's run, in the header ``Pgsluice-Run-Mark`` as JSON.
 
     run       which one, from 1
     version   grows from run to run, and from attempt to attempt: of two rows with one key the one of the higher version is newer
-    replaces  1: when the run is whole, its rows take the place of all earlier ones. Nobody may see them before
+    replaces  1: when the run is whole, its rows take the place of all earlier ones. They must be invisible before
     ends      1, only on the last message of a run that replaces: it is whole
-    deletes   0: all rows are to be deleted, which hold nothing but the key; n: those that have a value in their n-th column (of a
+    deletes   0: all rows must be deleted, and hold nothing but the key; n: the rows that have a value in their n-th column (of a
               boolean: that is true). Left out without any
 
-An earlier version of pgsluice would add rows that replace others, and rows that delete some: messages that begin such a run are
-of a format that it refuses.
+An earlier version of pgsluice would add rows that replace others, and rows that delete some: messages that begin such a
+run are of a format that it refuses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RunMark:
         return self.replaces or self.deletes is not None
 
     def is_deleted(self, table: Table, row: Sequence[Value]) -> bool:
-        """Whether ``row`` is to be deleted."""
+        """Returns whether ``row`` must be deleted."""
         if self.deletes is None or self.deletes == ALL_ROWS:
             return self.deletes == ALL_ROWS
         value = row[self.deletes - 1]
@@ -50,7 +50,7 @@ class RunMark:
         return value == b"t" if is_boolean else value is not None
 
     def encode(self) -> str:
-        """As ASCII."""
+        """Encodes as ASCII."""
         said: dict[str, int] = {"run": self.run, "version": self.version}
         if self.replaces:
             said["replaces"] = 1
@@ -62,7 +62,7 @@ class RunMark:
 
     @classmethod
     def decode(cls, text: str) -> RunMark:
-        """Decodes the mark, and passes over fields that it does not know. Raises ValueError for what ``encode`` does not make."""
+        """Decodes the mark, and ignores unknown fields. Raises ValueError for a text that ``encode`` never produces."""
         said: Any = orjson.loads(text)
         if not isinstance(said, dict):
             raise ValueError("a run's mark is no object")

@@ -9,14 +9,14 @@
       Nats-Expected-Last-Subject-Sequence        sequence of the message before it on its subject; 0 for the first
       Pgsluice-Format                            copy-text/1; copy-text/2 where a run of a pipeline begins or ends that an
                                                  earlier version would apply wrongly (``run_mark``)
-      Pgsluice-Snapshot, Pgsluice-Table          which copy of which table
+      Pgsluice-Snapshot, Pgsluice-Table          copy and table
       Pgsluice-Attempt                           how often the table was begun, this time included
       Pgsluice-Range, Pgsluice-Number            which message of which range, both from 1; no range on a begin message
       Pgsluice-Rows                              rows in this message; 0 on all but the last chunk of a body
       Pgsluice-Range-Rows, Pgsluice-Range-Bytes  rows and bytes of COPY text of the range up to and including this message
       Pgsluice-Range-End                         1, only on the last message of a range
-      Pgsluice-Ledger                            revision of the table's record in the ledger that announced the snapshot: whoever
-                                                 finds an older one there does not know yet whether the rows count
+      Pgsluice-Ledger                            revision of the table's record in the ledger that announced the snapshot: a
+                                                 reader that finds an older one does not know yet whether the rows are valid
       Pgsluice-Chunk                             i/n, only when the body did not fit one NATS message
       Pgsluice-Run                               only on the begin message of a pipeline's run: which one, from 1. All rows before
                                                  it are applied before any after it. So it is on the one that ends a run that
@@ -27,9 +27,9 @@
     body
       u32 length + JSON descriptor of the one table, its columns those of the rows, then COPY text: whole rows, each ended by \\n
 
-A range without rows is one message without rows. Messages of different ranges and tables interleave in the stream; those of one
-subject are in order and complete. A body that exceeds the server's ``max_payload`` is cut into n chunks with consecutive
-numbers on the same subject; the body is their concatenation.
+A range without rows is one message without rows. Messages of different ranges and tables interleave in the stream; the
+ones of one subject are in order and complete. A body that exceeds the server's ``max_payload`` is cut into n chunks
+with consecutive numbers on the same subject; the body is their concatenation.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SnapshotHeaders:
 
     @property
     def is_fence(self) -> bool:
-        """Whether all that comes before it has to be applied before it is, and it before all that comes after."""
+        """Returns whether all that comes before it has to be applied before it is, and it before all that comes after."""
         return self.is_begin and (self.attempt > 1 or self.run > 0)
 
     def encode(self) -> dict[str, str]:
@@ -126,7 +126,7 @@ class SnapshotHeaders:
 
     @classmethod
     def decode(cls, headers: Mapping[str, str] | None) -> SnapshotHeaders:
-        """Raises WireError when a header is missing or malformed, or the format is not ours."""
+        """Raises WireError when a header is missing or malformed, or the format is unknown."""
         if headers is None or headers.get(FORMAT_HEADER) not in (FORMAT_COPY_TEXT, FORMAT_NEW_RUN):
             raise WireError(
                 f"a message of the snapshot stream has no '{FORMAT_HEADER}: {FORMAT_COPY_TEXT}' header",
@@ -154,7 +154,7 @@ class SnapshotHeaders:
 
 
 def encode_table(table: Table) -> bytes:
-    """What every body of that table begins with: the length of the descriptor, and the descriptor."""
+    """Returns the begin of every body of that table: the length of the descriptor, and the descriptor."""
     descriptor = Descriptor((table,)).encode()
     return _U32.pack(len(descriptor)) + descriptor
 

@@ -1,10 +1,11 @@
-"""Tables, columns and values, as both processes speak of them, and patterns of names, as options, rules and routes spell them.
+"""Tables, columns and values, as both processes speak of them, and patterns of names, as options, rules and routes
+spell them.
 
     orders        that name; a table's without a schema is in the default schema for options, in any schema for rules and routes
     shop.orders   the table of that schema
     shop.*        every table of that schema
-    order_*       ``*`` stands for any characters, none included
-    "odd.name"    a name with a dot, a ``*`` or a quote in it stands in double quotes, its quotes doubled
+    order_*       ``*`` matches any characters, none included
+    "odd.name"    a name with a dot, a ``*`` or a quote in it is in double quotes, its quotes doubled
 
 Names are the catalog's spelling, case included.
 """
@@ -38,14 +39,14 @@ class ReplicaIdentity(enum.StrEnum):
 class Column:
     """One published column.
 
-    ``type_name`` is ``format_type(type_oid, typmod)`` with only pg_catalog in the search path, so it can be used in DDL.
-    ``identity_key`` is the Relation message's key flag: the column is part of the replica identity (every column, when that is
-    FULL). ``primary_key_position`` counts from 1 in the order of the primary key; None outside it, and in every column when the
-    catalog's key is no longer the one that the flags speak of.
-    ``identity`` and ``generated`` are ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither). ``number`` is
-    ``attnum``, which stays when the column is renamed and is never given again; 0 where it is not certain which column the row
-    had under this name. ``not_null``, ``identity``, ``generated`` and ``collation`` are false and "" there. ``collation`` says
-    how a nondeterministic collation compares (``shared.postgres.collation``), "" for every other.
+    ``type_name`` is ``format_type(type_oid, typmod)`` with only pg_catalog in the search path, so it can be used in
+    DDL. ``identity_key`` is the Relation message's key flag: the column is part of the replica identity (every column,
+    when that is FULL). ``primary_key_position`` counts from 1 in the order of the primary key; None outside it, and in
+    every column when the catalog's key is no longer the one of the flags. ``identity`` and ``generated`` are
+    ``pg_attribute.attidentity`` and ``attgenerated`` ("" when neither). ``number`` is ``attnum``, which stays when the
+    column is renamed and is never reused; 0 where it is not certain which column the row had under this name.
+    ``not_null``, ``identity``, ``generated`` and ``collation`` are false and "" there. ``collation`` describes how a
+    nondeterministic collation compares (``shared.postgres.collation``), "" for every other.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Column:
     collation: str = ""
 
     def encode(self) -> list[Any]:
-        """Without the collation where there is none to tell: earlier versions know no such field."""
+        """Encodes the column; omits an empty collation, a field that earlier versions do not know."""
         values = _column_values(self)
         return list(values if self.collation else values[:-1])
 
@@ -98,11 +99,11 @@ class Table:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Indexes of the columns that identify a row, in key order; empty when nothing does.
+        """Indexes of the columns that identify a row, in key order; empty if there is no key.
 
-        Those of the replica identity, where that is a key: old rows carry these columns and no others. The primary key, which is
-        the catalog's of a later time, only gives their order, and only when it is the same columns. Where old rows are whole
-        (FULL), or there are none (NOTHING), it is the primary key.
+        The columns of the replica identity, if it is a key: old rows carry these columns and no others. The primary
+        key, which is the catalog's of a later time, only gives their order, and only when it is the same columns. Where
+        old rows are whole (FULL), or there are none (NOTHING), it is the primary key.
         """
         keyed = sorted((c.primary_key_position, i) for i, c in enumerate(self.columns) if c.primary_key_position is not None)
         primary_key = tuple(i for _, i in keyed)
@@ -185,13 +186,13 @@ class NamePattern:
 
     @classmethod
     def exact(cls, name: str) -> NamePattern:
-        """That name alone, whatever characters it holds."""
+        """Returns the pattern for that name alone, whatever characters it contains."""
         doubled = name.replace('"', '""')
         return cls(f'"{doubled}"')
 
     @property
     def is_name(self) -> bool:
-        """Whether it stands for one name only."""
+        """Returns whether it matches a single name only."""
         return self.text.startswith('"') or "*" not in self.text
 
     @property
@@ -204,7 +205,7 @@ class NamePattern:
 
     @property
     def like(self) -> str:
-        """The same as a pattern of SQL's LIKE."""
+        """Returns the pattern for SQL's LIKE."""
         parts = [self.name] if self.is_name else self.text.split("*")
         return "%".join(_LIKE_SPECIAL.sub(r"\\\g<0>", part) for part in parts)
 
@@ -232,11 +233,11 @@ class TablePattern:
 
     @property
     def is_name(self) -> bool:
-        """Whether it is meant for one table only."""
+        """Returns whether it matches a single table only."""
         return self.name.is_name and (self.schema is None or self.schema.is_name)
 
     def within(self, schema: str) -> TablePattern:
-        """The same; where no schema was written, of ``schema`` alone."""
+        """Returns the pattern; if it has no schema, of ``schema`` alone."""
         return self if self.schema is not None else replace(self, schema=NamePattern.exact(schema))
 
     def matches(self, schema: str, name: str) -> bool:
