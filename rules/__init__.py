@@ -1,4 +1,5 @@
-"""What a worker does with changes before a sink sees them: rules, then routes, on whole columns.
+"""Rules, then routes, which a worker applies to changes before a sink sees them, on whole columns.
 
-Pure, but for reading the files that say so. Imports ``shared`` only; workers use it, and the console, which tries files out.
+Pure, except modules that read files, as their docstrings note. Imports ``shared`` only; workers use it, and the
+console, which tries files out.
 """

@@ -1,4 +1,4 @@
-"""Bounds for the rules of users who are not trusted: the size of their patterns, and a budget for one message."""
+"""Limits for the rules of untrusted users: the size of their patterns, and a budget for a single message."""
 
 from __future__ import annotations
 

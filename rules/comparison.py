@@ -18,8 +18,8 @@ _EQUALITY = ("eq", "ne")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``value`` is what the file says, read by the column's type when that is known. ``labels`` are an enum's, in its order; None
-    when the file does not name them."""
+    """``value`` is the file's text, read by the column's type when that is known. ``labels`` are an enum's, in its
+    order; None when the file does not name them."""
 
     column: str
     operator: str

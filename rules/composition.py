@@ -12,7 +12,7 @@ from pgsluice.shared.wire.table import Table
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """At least one condition."""
+    """True if all of its conditions are, at least one."""
 
     conditions: tuple[Condition, ...]
 
@@ -26,7 +26,7 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """At least one condition."""
+    """True if any of its conditions is, at least one."""
 
     conditions: tuple[Condition, ...]
 

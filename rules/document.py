@@ -1,7 +1,8 @@
-"""A YAML file of rules or routes, read strictly: every problem is noted with its line, and all of them are told at once.
+"""A YAML file of rules or routes, read strictly: every problem is noted with its line, and all of them are reported at
+once.
 
-Scalars are texts (``shared.config.yaml_nodes``): ``value: 0123`` is the text 0123, and whether that is a number is for the
-column's type to say.
+Scalars are texts (``shared.config.yaml_nodes``): ``value: 0123`` is the text 0123, and whether that is a number depends
+on the column's type.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MANY = 999_999_999
 
 @dataclass(slots=True)
 class Problems:
-    """What is wrong with one file."""
+    """The problems of one file."""
 
     path: str
     _found: list[tuple[int, str]] = field(default_factory=list)
@@ -62,8 +63,8 @@ class Problems:
 
 
 def open_document(path: str, kind: str, text: str | None = None, most: Extent = OF_FILES) -> tuple[YamlMapping, Problems]:
-    """The file's root mapping, or that of ``text``, which ``path`` only names. ``kind`` says in messages what the file is. Raises
-    UsageError when it cannot be read, is not YAML, is not a mapping or holds more than ``most``."""
+    """Returns the root mapping of the file, or of ``text``, which ``path`` only names. ``kind`` names the file's kind
+    in messages. Raises UsageError when it cannot be read, is not YAML, is not a mapping or holds more than ``most``."""
     try:
         document = compose(read_text(path, kind) if text is None else text, most)
     except InvalidYamlError as error:
@@ -110,7 +111,7 @@ class YamlMapping:
         return None if is_null(node) else str(node.value)
 
     def word(self, key: str, choices: Collection[str]) -> str | None:
-        """One of ``choices``, which ``null`` may be among; None when the key is absent."""
+        """Returns one of ``choices``, which ``null`` may be among; None when the key is absent."""
         node = self._value(key)
         if node is None:
             return None
@@ -121,7 +122,7 @@ class YamlMapping:
         return word
 
     def required_text(self, key: str, example: str) -> str | None:
-        """As ``text``, but absence is a problem."""
+        """Like ``text``, but absence is a problem."""
         text = self.text(key)
         if text is None and (key not in self._entries or self.is_empty(key)):
             self.problem(f"{key} is missing (write one, like '{key}: {example}')", key)
@@ -193,17 +194,17 @@ class YamlMapping:
         return found
 
     def plain(self, key: str) -> object:
-        """What the value says, whatever its shape: texts, lists and dictionaries, None for no value."""
+        """Returns the value, whatever its shape: texts, lists and dictionaries, None for no value."""
         node = self._value(key)
         return None if node is None else _plain(node)
 
     def typed(self, key: str) -> object:
-        """As ``plain``, but a scalar without quotes that JSON knows is that: a number, true, false."""
+        """Like ``plain``, but a scalar without quotes that is a number, true or false in JSON becomes that."""
         node = self._value(key)
         return None if node is None else _typed(node)
 
     def is_empty(self, key: str) -> bool:
-        """Whether the key is there without a value."""
+        """Returns whether the key exists without a value."""
         return key in self._entries and is_null(self._entries[key][1])
 
     def is_list(self, key: str) -> bool:
@@ -213,7 +214,7 @@ class YamlMapping:
         return key in self._entries and isinstance(self._entries[key][1], yaml.MappingNode)
 
     def is_list_of_mappings(self, key: str) -> bool:
-        """Whether the key holds a list that is not empty, of mappings alone."""
+        """Returns whether the key holds a list that is not empty, of mappings alone."""
         node = self._value(key)
         return (
             isinstance(node, yaml.SequenceNode)
@@ -222,7 +223,7 @@ class YamlMapping:
         )
 
     def keys(self) -> list[str]:
-        """In file order."""
+        """Returns the keys in file order."""
         return list(self._entries)
 
     def line_of(self, key: str) -> int:
@@ -235,8 +236,8 @@ class YamlMapping:
                 self.problem(f"unknown key '{key}'{self._problems.suggestion(key, known)}", key)
 
     def digest(self) -> str:
-        """SHA-256 of what the mapping says, in hexadecimal: comments, layout, quotes and the order of keys within it do not
-        count; the order of its own keys does."""
+        """Returns the SHA-256 of the mapping's content, in hexadecimal: independent of comments, layout, quotes and the
+        sequence of keys within values, but not of the sequence of its own keys."""
         content = [[key, _plain(value)] for key, (_, value) in self._entries.items()]
         return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 

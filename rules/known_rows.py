@@ -1,7 +1,7 @@
-"""The old and the new rows of changes, as far as what was sent tells them.
+"""The old and the new rows of changes, as far as they follow from the sent values.
 
-An UPDATE sends less than two rows. What is not sent may follow: a value that an update left UNCHANGED is the old row's, when that
-was sent, and an update without an old row did not change the columns of the replica identity.
+An UPDATE sends less than two rows. What is not sent may follow: a value that an update left UNCHANGED is the old row's,
+when that was sent, and an update without an old row did not change the columns of the replica identity.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ TestValues = Callable[[Sequence[bytes]], bytes]
 
 
 class KnownRows(ABC):
-    """One image of the rows of some changes. ``failures`` collects what ``fail`` is told. ``budget`` is asked for each column."""
+    """One image of the rows of some changes. ``failures`` collects calls of ``fail``. ``budget`` is asked for each
+    column."""
 
     def __init__(self, changes: TableChanges, budget: RuleBudget | None = None) -> None:
         self._changes = changes
@@ -45,7 +46,7 @@ class KnownRows(ABC):
 
 
 class NewRows(KnownRows):
-    """The new rows; of a DELETE it says NULLs, which are to be ignored."""
+    """The new rows; NULLs for a DELETE, which must be ignored."""
 
     def _known(self, index: int) -> Sequence[Value]:
         values = self._changes.new[index]
@@ -55,7 +56,7 @@ class NewRows(KnownRows):
 
 
 class OldRows(KnownRows):
-    """The old rows; what it says of an INSERT is to be ignored."""
+    """The old rows; the values for an INSERT must be ignored."""
 
     def _known(self, index: int) -> Sequence[Value]:
         changes, column = self._changes, self._changes.table.columns[index]
@@ -87,7 +88,9 @@ def _kinds_that_tell(changes: TableChanges, index: int) -> tuple[int, ...]:
 
 
 def all_present(values: Sequence[Value]) -> bool:
-    """Whether there is neither NULL nor UNCHANGED among them. Joining is the fastest way to ask: it takes bytes only."""
+    """Returns whether there is neither NULL nor UNCHANGED among them. Joining is the fastest way to ask: it takes bytes
+    only.
+    """
     try:
         b"".join(values)  # type: ignore[arg-type]
     except TypeError:

@@ -1,7 +1,7 @@
 """The transform ``type: mask``: replaces characters, so that the value keeps its length in characters and little else.
 
-A character is a code point of Unicode. The first and the last are kept, or what ``keep_first`` and ``keep_last`` say. A value
-that has no more characters than these together is masked whole: none is ever left as it was.
+A character is a code point of Unicode. The first and the last are kept, or as many as ``keep_first`` and ``keep_last``.
+A value that has no more characters than these together is masked whole: none is ever left as it was.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Mask:
         return [self._masked(value) for value in values]
 
     def _masked_column(self, values: Sequence[bytes], together: bytes) -> list[bytes]:
-        """Where every character is a byte: all values at once, as one text in which the kept places are put back."""
+        """Masks a column whose characters are all single bytes: all values at once, as one text in which the kept
+        places are put back."""
         import pyarrow as pa  # here, because it takes 25 MB and most workers mask nothing
 
         lengths = np.fromiter(map(len, values), np.int64, len(values))
@@ -73,6 +74,6 @@ class Mask:
 
 
 def _domain_start(value: bytes) -> int:
-    """Where the ``@`` of an address stands; the value's end when it is none."""
+    """Returns the index of the ``@`` of an address; the value's end when it is no address."""
     at = value.rfind(b"@")
     return at if at > 0 and value[at:].split() == [value[at:]] else len(value)

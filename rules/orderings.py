@@ -1,4 +1,4 @@
-"""How values of PostgreSQL's types compare, read from the text in which the server sends them.
+"""The comparison of values of PostgreSQL's types, read from the text in which the server sends them.
 
     smallint, integer, bigint, oid, numeric    exactly; numeric's NaN equals itself and is above all
     real, double precision                     as double precision; NaN the same
@@ -8,7 +8,7 @@
     interval                                   a month is 30 days and a day 24 hours, as the server compares them
     uuid                                       by bytes
     inet, cidr                                 IPv4 below IPv6, then by network, its length, and address
-    types that are not built in                for equality, by their text: the stream does not tell an enum's order, a rule may
+    types that are not built in                for equality, by their text: the stream lacks an enum's order, a rule can give it
 
 An *ordering* turns a column's values into *keys*, which Python compares as PostgreSQL compares the values.
 """
@@ -46,14 +46,14 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 Key = Any
-"""Of one kind within an ordering; hashable."""
+"""A key of one kind within an ordering; hashable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """``keys`` raises ValueError when a value is not of the type. ``constant`` reads a key from what people write, and raises
-    ValueError with the end of a sentence that begins with the text. ``is_text``: case can be ignored. ``has_order``: greater and
-    less mean something."""
+    """``keys`` raises ValueError when a value is not of the type. ``constant`` reads a key from a rule's text, and
+    raises ValueError with the end of a sentence that begins with the text. ``is_text``: case can be ignored.
+    ``has_order``: greater and less mean something."""
 
     keys: Callable[[Sequence[bytes]], Iterable[Key]]
     constant: Callable[[str], Key]
@@ -258,14 +258,14 @@ def ordering_of(column: Column) -> Ordering | None:
 
 
 def element_ordering(column: Column) -> Ordering | None:
-    """The same for the elements of an array; None also for what is no array."""
+    """Returns the ordering for the elements of an array; None also for other types."""
     if not is_array(column):
         return None
     return _BUILT_IN.get(_ELEMENTS.get(column.type_oid, 0), _USER_DEFINED if column.type_oid >= FIRST_USER_OID else None)
 
 
 def labels_ordering(labels: Sequence[str]) -> Ordering:
-    """That of an enum whose labels, in order, a rule names."""
+    """Returns the ordering of an enum whose labels, in order, a rule names."""
     places = {label.encode(): place for place, label in enumerate(labels)}
 
     def keys(values: Sequence[bytes]) -> Iterable[Key]:
@@ -292,13 +292,15 @@ def is_citext(column: Column) -> bool:
 
 
 def is_text(column: Column) -> bool:
-    """Whether any text is a value of the type, as far as its oid tells: of types that are not built in this is not known."""
+    """Returns whether any text is a value of the type, as far as its oid determines; unknown for types that are not
+    built in."""
     if is_array(column):
         return False
     return column.type_oid >= FIRST_USER_OID or (column.type_oid in _BUILT_IN and _BUILT_IN[column.type_oid].is_text)
 
 
 def is_searched_as_text(column: Column) -> bool:
-    """Whether parts of its values can be found or replaced: those of a text, and of a document in the text that the server sends.
-    What is made of a document has to be one again, which the target checks."""
+    """Returns whether parts of its values can be found or replaced: those of a text, and of a document in the text that
+    the server sends. What is made of a document has to be one again, which the target checks.
+    """
     return is_text(column) or column.type_oid in _DOCUMENT_OIDS

@@ -3,12 +3,12 @@
     class Prefix:
         def __init__(self, options: Mapping[str, str]) -> None: ...
 
-        def apply(self, text: str) -> str: ...
+def apply(self, text: str) -> str: ...
 
-The class is made of the rule's other parameters, as ``shared.own_class`` reads them, and pickled into tasks. ``apply`` is called
-for each value of the column, old rows' too, in any process: the same text has to become the same text. Where it raises or returns
-no text, the row is a dead letter. ``check_column(column)``, if it is there, raises ValueError with the end of a sentence for a
-column that the rule cannot take; without it the rule takes text.
+The class is made of the rule's other parameters, as ``shared.own_class`` reads them, and pickled into tasks. ``apply``
+is called for each value of the column, old rows' too, in any process: the same text has to become the same text. Where
+it raises or returns no text, the row is a dead letter. ``check_column(column)``, if it exists, raises ValueError with
+the end of a sentence for a column that the rule cannot take; without it the rule takes text.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class OwnTransformation:
 
 
 class _NoTextError(Exception):
-    """Its argument says what a rule returned, without a value."""
+    """Describes what a rule returned, without a value."""
 
 
 def _encoded(returned: object) -> bytes:

@@ -1,14 +1,15 @@
 """The transform ``type: regex``: replaces every match of a pattern.
 
-Patterns are RE2's (as pg_flo's are), which never goes back and tries again; Arrow brings RE2 and applies it to a whole column in
-one call. What RE2 does not have, references to groups and look-around, is matched by the package
-``regex``, which goes back and tries again, and may take for ever: there a time limit for each value ends it.
+Patterns are RE2's (as pg_flo's are), which never goes back and tries again; Arrow brings RE2 and applies it to a whole
+column in one call. What RE2 does not have, references to groups and look-around, is matched by the package ``regex``,
+which goes back and tries again, and may take unlimited time: there a time limit for each value ends it.
 
-In the replacement ``$1``, ``${1}``, ``\\1``, ``$name``, ``${name}`` and ``\\g<name>`` are groups, ``$0`` is the whole match,
-``$$`` is a dollar, ``\\\\`` a backslash. A number ends with its last digit: ``$1st`` is group 1, followed by "st".
+In the replacement ``$1``, ``${1}``, ``\\1``, ``$name``, ``${name}`` and ``\\g<name>`` are groups, ``$0`` is the whole
+match, ``$$`` is a dollar, ``\\\\`` a backslash. A number ends with its last digit: ``$1st`` is group 1, followed by
+"st".
 
-The new size of a value is bounded (``shared.rows.growth``), and measured before the value is made: RE2 makes it in one piece, and
-a process that lacks the memory for that ends at once.
+The new size of a value is bounded (``shared.rows.growth``), and measured before the value is made: RE2 makes it in one
+piece, and a process that lacks the memory for that ends at once.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ _RE2_GROUPS = 9
 MOST_PATTERN_CHARACTERS = 1000
 MOST_PATTERN_SIZE = 1000
 MOST_SEARCHED_BYTES = 64 * 1024
-"""The most bytes of a value that an untrusted pattern is applied to. Where each match has to look at all of the rest, RE2
-needs the square of the value's length to replace all matches, and nothing interrupts it within a value: at this length it
-takes seconds."""
+"""The most bytes of a value that an untrusted pattern is applied to. If each match has to read all of the rest, RE2
+needs the square of the value's length to replace all matches, and nothing interrupts it within a value: at this length
+it takes seconds."""
 
 _QUOTED_CHARACTERS = 100
 _TOO_LARGE = f"the value would become larger than {MOST_GROWTH} times its size and {ALLOWANCE_BYTES >> 10} KiB"
 
 Part = str | int
-"""Of a replacement: a text or the number of a group."""
+"""A part of a replacement: a text or the number of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ class _Expansion:
 
 
 def regex_replace(pattern: str, replace: str, time_limit_ms: int = TIME_LIMIT_MS) -> RegexReplace:
-    """Raises ValueError, with a sentence, when the pattern is none or the replacement names a group that it does not have."""
+    """Raises ValueError, with a sentence, when the pattern is invalid or the replacement names a group that it does not
+    have."""
     if _is_re2(pattern, ()):
         groups = _group_count(pattern)
     else:
@@ -197,7 +199,7 @@ def _compiled(pattern: str) -> regex.Pattern:
 
 @lru_cache(maxsize=256)
 def _is_re2(pattern: str, parts: tuple[Part, ...]) -> bool:
-    """Whether RE2 can do this."""
+    """Returns whether RE2 supports the pattern."""
     if any(isinstance(part, int) and part > _RE2_GROUPS for part in parts):
         return False
     try:
@@ -208,7 +210,8 @@ def _is_re2(pattern: str, parts: tuple[Part, ...]) -> bool:
 
 
 def _group_count(pattern: str) -> int:
-    """Of a pattern that RE2 takes. Beyond nine it does not tell, but the package ``regex`` does."""
+    """Returns the number of groups of a pattern that RE2 accepts. Beyond nine RE2 does not report it; the package
+    ``regex`` does."""
     for groups in range(_RE2_GROUPS, -1, -1):
         try:
             _replace_in_column([b""], pattern, f"\\{groups}")
@@ -226,7 +229,7 @@ def _longest_safe(parts: tuple[Part, ...], *, is_re2: bool = True) -> int:
     literal = sum(len(part.encode()) for part in parts if isinstance(part, str))
     if literal > ALLOWANCE_BYTES:
         return -1
-    if not is_re2:  # groups of look-around may hold the whole value, for each match
+    if not is_re2:  # groups of look-around can hold the whole value, for each match
         return max((n for n in range(0, 4096, 64) if n + (n + 1) * (literal + groups * n) <= most_bytes(n)), default=-1)
     growth = 1 + groups + literal
     if growth <= MOST_GROWTH:
@@ -235,9 +238,9 @@ def _longest_safe(parts: tuple[Part, ...], *, is_re2: bool = True) -> int:
 
 
 def _sizes_in_column(values: Sequence[bytes], pattern: str, parts: tuple[Part, ...]) -> list[int]:
-    """Returns the size in bytes that each value becomes, without building more than twice as many bytes as the value has. RE2
-    finds the same matches whatever replaces them: one letter in their place adds their number, and a group in their place adds
-    its length."""
+    """Returns the size in bytes that each value becomes, without building more than twice as many bytes as the value
+    has. RE2 finds the same matches whatever replaces them: one character in their place adds their number, and a group
+    in their place adds its length."""
     kept = list(map(len, _replace_in_column(values, pattern, "")))
     sizes = list(kept)
     for part in set(parts):
@@ -253,12 +256,13 @@ def _re2_replacement(parts: Iterable[Part]) -> str:
 
 
 def _replacement(parts: Iterable[Part]) -> str:
-    """In the spelling of the package ``regex``."""
+    """Formats the replacement for the package ``regex``."""
     return "".join([f"\\g<{part}>" if isinstance(part, int) else part.replace("\\", "\\\\") for part in parts])
 
 
 def _replace_in_column(values: Sequence[bytes], pattern: str, replacement: str) -> list[bytes]:
-    """By RE2. Raises ValueError when it does not take the pattern or the replacement, or when a value is not UTF-8."""
+    """Replaces by RE2. Raises ValueError when it does not accept the pattern or the replacement, or when a value is not
+    UTF-8."""
     import pyarrow as pa  # here, because it takes 25 MB and most workers replace nothing
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""Where rows go: which tables a source table becomes downstream, under which names, with which columns and operations.
+"""The destinations of rows: the tables that a source table becomes, their names, columns and operations.
 
-Routing comes after the rules, so a route speaks of the source's names. It looks at no value: a table that is only renamed
-keeps its lists of values as they are. A table without a route goes on unchanged.
+Routing comes after the rules, so a route uses the source's names. It reads no value: a table that is only renamed keeps
+its lists of values as they are. A table without a route continues unchanged.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ EVERY_OPERATION = frozenset({INSERT, UPDATE, DELETE, TRUNCATE})
 class Route:
     """One destination of the tables that ``source`` names. ``schema`` and ``table`` are "" where the source's is kept.
 
-    ``renamed`` are pairs of column names, the source's and the destination's; ``dropped`` columns do not leave. ``operations``
-    are INSERT, UPDATE, DELETE and TRUNCATE; rows that a snapshot copied are INSERTs. ``is_optional``: neither the table nor the
-    columns need be there yet. A route for a pattern of tables renames and
-    drops the columns that a table has. ``place`` says where the route is written.
+    ``renamed`` are pairs of column names, the source's and the destination's; ``dropped`` columns do not leave.
+    ``operations`` are INSERT, UPDATE, DELETE and TRUNCATE; rows that a snapshot copied are INSERTs. ``is_optional``:
+    neither the table nor the columns need be there yet. A route for a pattern of tables renames and drops the columns
+    that a table has. ``place`` is the route's place in the file.
     """
 
     source: TablePattern
@@ -42,16 +42,16 @@ class Route:
     is_optional: bool = False
 
     def destination_of(self, name: TableName) -> TableName:
-        """Of the table that is called that at the source."""
+        """Returns the destination's name for that name at the source."""
         return self.schema or name[0], self.table or name[1]
 
     def canonical(self) -> str:
-        """The same text for the same effect, wherever and however it was written."""
+        """Returns a text that is equal for routes with the same effect, wherever and however they were written."""
         operations = "".join(sorted(map(chr, self.operations)))
         return repr((self.source.text, self.schema, self.table, sorted(self.renamed), sorted(self.dropped), operations))
 
     def problems(self, table: Table) -> Iterator[str]:
-        """Why ``table`` cannot take this route; nothing when it can."""
+        """Yields the reasons why ``table`` cannot take this route."""
         names = {column.name for column in table.columns}
         for name in [*(source for source, _ in self.renamed), *sorted(self.dropped)]:
             if name not in names and self.source.is_name and not self.is_optional:
@@ -121,7 +121,7 @@ def _destination(route: Route, table: Table, kept: Sequence[int]) -> Table:
 
 
 def _without_identity(column: Column) -> Column:
-    """Of a table whose rows can no longer be told apart."""
+    """Returns the column for a table whose rows can no longer be distinguished."""
     return replace(column, primary_key_position=None, identity_key=False)
 
 
@@ -143,9 +143,9 @@ class Routing:
         return hashlib.sha256("\n".join(sorted(route.canonical() for route in self.routes)).encode()).hexdigest()
 
     def bind(self, table: Table, names: Mapping[int, TableName] = NO_NAMES) -> tuple[BoundRoute, ...] | None:
-        """The routes of ``table``; None when it goes on as it is. ``names`` are what tables were called when the routes were held
-        against them, by OID: routes of that name and of the one it has now are its own. Raises TerminalError when it cannot take
-        its route, or when it would go where another table goes."""
+        """Returns the routes of ``table``; None when it continues unchanged. ``names`` are the names of tables when the
+        routes were checked against them, by OID: routes of that name and of the one it has now are its own. Raises
+        TerminalError when it cannot take its route, or when it would go where another table goes."""
         if not self.routes:
             return None
         key = table, names.get(table.oid)
@@ -154,7 +154,7 @@ class Routing:
         return self._bound[key]
 
     def apply(self, changes: TableChanges, names: Mapping[int, TableName] = NO_NAMES) -> list[TableChanges]:
-        """What becomes of ``changes``, at each destination. Raises as ``bind`` does."""
+        """Returns ``changes`` at each destination. Raises as ``bind`` does."""
         bound = self.bind(changes.table, names)
         if bound is None:
             return [changes]
@@ -191,18 +191,18 @@ class Routing:
         return [table for table in tables if route in self._routes_of(table_names(table, None))]
 
     def touches(self, names: Iterable[TableName]) -> bool:
-        """Whether a table of these names has a route."""
+        """Returns whether a table of these names has a route."""
         return any(route.source.matches(*name) for route in self.routes for name in names)
 
     def _routes_of(self, names: Sequence[TableName]) -> list[Route]:
-        """Of a table that has these names: those of the most exact name alone. A pattern speaks for the tables that nothing else
-        names."""
+        """Returns the routes of a table that has these names: only the routes of the most exact name. A pattern applies
+        to tables that nothing else names."""
         matching = [route for route in self.routes if any(route.source.matches(*name) for name in names)]
         most_exact = max((_exactness(route.source) for route in matching), default=None)
         return [route for route in matching if _exactness(route.source) == most_exact]
 
     def destinations(self, name: TableName) -> list[TableName]:
-        """Where the table goes that is called that at the source."""
+        """Returns the destinations of the table with that name at the source."""
         return [route.destination_of(name) for route in self._routes_of([name])] or [name]
 
     def _bind(self, table: Table, names: Mapping[int, TableName]) -> tuple[BoundRoute, ...] | None:
@@ -220,7 +220,7 @@ class Routing:
         return None
 
     def _check_joined(self, table: Table, names: Mapping[int, TableName]) -> None:
-        """Of a table that joined later, or was made again. The others were held against each other."""
+        """Checks a table that joined later, or was created again, against the others, which were checked before."""
         own = table.schema, table.name
         taken = _taken_places(self.routes, frozenset(names.values()))
         for place in self.destinations(own):
@@ -231,9 +231,9 @@ class Routing:
                 )
 
 
-@lru_cache(maxsize=16)  # a group may have thousands of tables, and every task asks anew
+@lru_cache(maxsize=16)  # a group may have thousands of tables, and every task asks again
 def _taken_places(routes: tuple[Route, ...], names: frozenset[TableName]) -> Mapping[TableName, frozenset[TableName]]:
-    """Which tables go to each place."""
+    """Returns the tables that go to each place."""
     routing, taken = Routing(routes), defaultdict[TableName, set[TableName]](set)
     for name in names:
         for place in routing.destinations(name):

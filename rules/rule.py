@@ -1,8 +1,8 @@
-"""What a rule is, and what comes of applying rules to changes.
+"""The types of rules, and the result of applying them to changes.
 
-A rule is a *transform*, which replaces the values of some columns, or a *filter*, which says whether a row is wanted. Rules of a
-table apply in file order, and each sees what the ones before it made. They know three kinds of values, as everything here
-does: text, NULL, and UNCHANGED, which is a value that nobody here knows.
+A rule is a *transform*, which replaces the values of some columns, or a *filter*, which decides whether a row is
+wanted. Rules of a table apply in file order, and each sees what the ones before it made. They know three kinds of
+values, as everything here does: text, NULL, and UNCHANGED, which is an unknown value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RejectedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """``changes`` are the wanted rows, transformed, in the order they came (None when there are none). A row of ``rejected`` is
+    """``changes`` are the wanted rows, transformed, in the order they came; None without any. A row of ``rejected`` is
     not among them; a row that is in neither was filtered out."""
 
     changes: TableChanges | None
@@ -38,8 +38,8 @@ class RuleOutcome:
 
 
 class Transformed(NamedTuple):
-    """One value for each one given. ``failures`` says, by index, which could not be transformed and why; what stands in
-    ``values`` for these must not be used."""
+    """One value for each one given. ``failures`` holds, by index, the reasons why values could not be transformed;
+    their places in ``values`` must not be used."""
 
     values: Sequence[bytes]
     failures: dict[int, str]
@@ -50,7 +50,7 @@ class ValueTransformation(Protocol):
 
     @property
     def name(self) -> str:
-        """As rules files call it."""
+        """The name in rules files."""
         ...
 
     def check_column(self, column: Column) -> None:
@@ -70,7 +70,7 @@ class RowImages(Protocol):
         ...
 
     def fail(self, row: int, reason: str) -> None:
-        """Says that the row holds a value that is not of its column's type."""
+        """Records that the row holds a value that is not of its column's type."""
         ...
 
 
@@ -79,7 +79,7 @@ Test = Callable[[RowImages], bytes]
 
 
 class Condition(Protocol):
-    """What a filter asks of a row."""
+    """The condition of a filter."""
 
     @property
     def column_names(self) -> frozenset[str]: ...
@@ -103,7 +103,7 @@ def _suggestion(name: str, names: list[str]) -> str:
 
 
 class Unlisted(enum.IntEnum):
-    """What becomes of the columns of a table that no rule names, and that are not listed as kept. The strictest counts."""
+    """The treatment of columns of a table that no rule names, and that are not listed as kept. The strictest applies."""
 
     KEEP = 0
     NULL = 1
@@ -132,8 +132,9 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """``drops_unknown_deletes``: a DELETE whose old row does not tell whether the filter held is dropped. Else it goes on, for
-    the row may be there. ``is_optional``: while a column of its condition is not there, every row passes."""
+    """``drops_unknown_deletes``: a DELETE is dropped if its old row does not determine whether the filter held. Else it
+    continues, because the row may exist. ``is_optional``: while a column of its condition does not exist, every row
+    passes."""
 
     place: str = field(compare=False)
     operations: frozenset[int]

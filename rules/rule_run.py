@@ -1,6 +1,6 @@
 """One run of a table's rules over changes of that table.
 
-Filters decide together whether a change goes on, is dropped, or goes on as another operation:
+Filters decide together whether a change continues, is dropped, or continues as another operation:
 
     operation   the old row passes   the new row passes   outcome
     INSERT                           yes                  KEEP
@@ -14,14 +14,15 @@ Filters decide together whether a change goes on, is dropped, or goes on as anot
     UPDATE      unknown              unknown              KEEP
     otherwise                                             UNDECIDED
 
-A delete of a row that is not there does no harm, so where the old row is unknown a DELETE is sent to be safe. An UPDATE whose
-new row passes is right to apply whether the row was there or not, if all of its values were sent. An update that leaves both rows
-unknown did not touch the value that the filter asks for: a row that was there before stays, one that was not is not there now.
-(A filter that asks for several values may be wrong there, about those that did change: it needs REPLICA IDENTITY FULL.)
+A delete of a row that does not exist does no harm, so where the old row is unknown a DELETE is sent to be safe. An
+UPDATE whose new row passes is right to apply whether the row existed or not, if all of its values were sent. An update
+that leaves both rows unknown did not touch the value that the filter asks for: a row that existed before stays, one
+that did not exist does not exist now. (A filter that asks for several values may be wrong there, about values that did
+change: it needs REPLICA IDENTITY FULL.)
 
-A transform changes both images of a row. A filter is asked of both images, and its answers are kept until all rules are done,
-because the outcome is that of all filters together; a row that is dropped whatever comes goes at
-once. A row that a rule cannot process is rejected: it goes no further.
+A transform changes both images of a row. A filter is asked of both images, and its answers are kept until all rules are
+done, because the outcome depends on all filters together; a row that is dropped whatever comes goes at once. A row that
+a rule cannot process is rejected: it goes no further.
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ def filter_outcomes(operations: bytes | bytearray, old: bytes, new: bytes) -> by
 
 
 class ChangedOperations:
-    """Changes that go on as another operation, because their row enters or leaves what the filters let through.
+    """Changes that continue as another operation, because their row begins or ceases to pass the filters.
 
-    It changes its own copy of ``changes``. ``failures`` says of the rows that could not be changed why not.
+    It changes its own copy of ``changes``. ``failures`` holds the reasons for rows that could not be changed.
     """
 
     def __init__(self, changes: TableChanges) -> None:
@@ -146,7 +147,7 @@ class ChangedOperations:
         self._operations[row] = INSERT
 
     def _leave(self, row: int) -> None:
-        """Without an old row the key is the new row's: an update that changes the key sends the old one."""
+        """Uses the new row's key if there is no old row: an update that changes the key sends the old one."""
         if self._kinds[row] == NO_OLD_ROW:
             keys = [index for index, column in enumerate(self._table.columns) if column.identity_key]
             for index in keys:
@@ -246,7 +247,8 @@ class RuleRun:
         return filter_outcomes(self._changes.operations, self._old_truths, self._new_truths)
 
     def _reject(self, failures: Mapping[int, str], place: str, going_on: bytes | None = None) -> None:
-        """Rejects the rows that failed, as far as they are ``going_on`` (None: all rows are), and drops those that are not."""
+        """Rejects the rows that failed, as far as they are ``going_on`` (None: all rows are), and drops failed rows
+        that are not."""
         kept = bytearray(b"\1" * len(self._changes) if going_on is None else going_on)
         for row, reason in sorted(failures.items()):
             if kept[row]:
@@ -268,7 +270,7 @@ def _answers(images: KnownRows, test: Test, asked: bytes, failures: dict[int, st
 
 
 def _asked(operations: Iterable[int]) -> bytes:
-    """For ``bytes.translate``: 255 for these operations, 0 for others."""
+    """Returns a table for ``bytes.translate``: 255 for these operations, 0 for others."""
     table = bytearray(256)
     for operation in operations:
         table[operation] = 255

@@ -13,18 +13,18 @@
           any:
             - {column: country, operator: eq, value: DE}
             - not: {column: tags, operator: contains, value: internal}
-      shop.accounts:                      # a table of which more is said than its rules
-        unlisted: "null"                  # or keep, refuse: what becomes of columns that no rule names
+      shop.accounts:                      # a table with more settings than its rules
+        unlisted: "null"                  # or keep, refuse: the treatment of columns that no rule names
         keep: [id, created_at]            # columns, or patterns of them, that leave as they are
         optional: true                    # the table, or a rule's column, need not be there yet
         rules: []
 
-docs/how-to/rules.md says what they mean.
+docs/how-to/rules.md describes them.
 
-Some of pg_flo's own files lack ``tables:`` above their tables. pg_flo ignores such a file whole and says nothing. Here its rules
-are in force, and a remark says that this is new: who wrote them wanted them, and a mask that is silently not there is worse than
-one that is there at last. Transforms like ``parameters: {operation: lowercase}``, which neither program has, are left out of such
-a file, each with a remark; everything else in it is read as strictly as in any other file.
+Some of pg_flo's own files lack ``tables:`` above their tables. pg_flo ignores such a file whole and silently. Here its
+rules are in force, and a remark reports the difference: the author wanted them, and a mask that is silently missing is
+worse than one that is applied at last. Transforms like ``parameters: {operation: lowercase}``, which neither program
+has, are left out of such a file, each with a remark; everything else in it is read as strictly as in any other file.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class RulesFile:
 
 
 class Makers(NamedTuple):
-    """What a file may ask for. ``regex`` makes a replacement of a pattern, a replacement text and a time limit, and raises
-    ValueError with a sentence. ``own`` makes a transformation of a class that its user wrote, which does whatever it wants: None
-    where others write the rules."""
+    """Constructors for a file's patterns and classes. ``regex`` makes a replacement of a pattern, a replacement text
+    and a time limit, and raises ValueError with a sentence. ``own`` makes a transformation of a user's class, which can
+    do anything: None if untrusted users write the rules."""
 
     regex: Callable[[str, str, int], RegexReplace] = regex_replace
     own: Callable[[str, YamlMapping], ValueTransformation | None] | None = None
@@ -83,12 +83,12 @@ class Makers(NamedTuple):
 
 STRANGERS = Makers()
 USERS_OWN = Makers(own=own_transformation)
-"""For the files of whoever starts the process."""
+"""Constructors for the files of the user who starts the process."""
 
 
 def load_rules(path: str, text: str | None = None, makers: Makers = STRANGERS) -> RulesFile:
-    """Of the file, or of ``text``, which ``path`` only names. Raises UsageError when the file cannot be read, or with all that is
-    wrong in it: "file:line: table 't', rule 2: …"."""
+    """Loads the file, or ``text``, which ``path`` only names. Raises UsageError when the file cannot be read, or with
+    all of its errors: "file:line: table 't', rule 2: …"."""
     root, problems = open_document(path, "rules file", text)
     remarks: list[str] = []
     if _is_rootless(root):
@@ -103,7 +103,9 @@ def load_rules(path: str, text: str | None = None, makers: Makers = STRANGERS) -
 
 
 def _is_rootless(root: YamlMapping) -> bool:
-    """Whether each key holds a list of rules. ``rules`` is the root of a file of another shape, and no table's name."""
+    """Returns whether each key holds a list of rules. ``rules`` is the root of a file of another shape, and no table's
+    name.
+    """
     keys = root.keys()
     return bool(keys) and not {"tables", "rules"} & set(keys) and all(map(root.is_list_of_mappings, keys))
 
@@ -190,7 +192,7 @@ def _operations(rule: YamlMapping) -> frozenset[int]:
 
 
 def _empty_deletes(rule: YamlMapping, parameters: YamlMapping | None) -> bool | None:
-    """``allow_empty_deletes``, which may stand in the rule or among its parameters."""
+    """Reads ``allow_empty_deletes``, which can be in the rule or among its parameters."""
     own = rule.switch("allow_empty_deletes")
     among = parameters.switch("allow_empty_deletes") if parameters is not None else None
     if own is not None and among is not None and own is not among:

@@ -1,9 +1,9 @@
 """The rules of a file, and the rules of one table.
 
     RuleSet      made once from a file, sent to every task: pure data
-    BoundRules   what it means for one version of one table: columns found, values read by their types
+    BoundRules   its meaning for one version of a table: columns found, values read by their types
 
-All entries of a file that name or match a table count for it, in file order.
+All entries of a file that name or match a table apply to it, in file order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TableRules:
     is_optional: bool = False
 
     def lists(self, column: str) -> bool:
-        """Whether somebody has decided about the column."""
+        """Returns whether the file names the column."""
         named = (pattern for rule in self.rules for pattern in rule.named)
         return any(pattern.matches(column) for pattern in (*self.kept, *named))
 
@@ -69,8 +69,8 @@ class BoundRules:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Picklable. ``hash`` is the hexadecimal SHA-256 of what the file says; ``remarks`` are what may surprise about the file,
-    whatever the tables."""
+    """Picklable. ``hash`` is the hexadecimal SHA-256 of the file's content; ``remarks`` are what may surprise about the
+    file, whatever the tables."""
 
     path: str
     hash: str
@@ -86,7 +86,7 @@ class RuleSet:
         return _bind(self, table, also)
 
     def filters(self, names: Iterable[TableName]) -> bool:
-        """Whether a filter touches a table of these names."""
+        """Returns whether a filter touches a table of these names."""
         # one kind alone: looks for the filters, or the transforms, among the rules; the other kinds are no concern of it
         return any(
             isinstance(rule, Filter)
@@ -96,8 +96,8 @@ class RuleSet:
         )
 
     def unguarded(self, names: Iterable[TableName], columns: Iterable[str]) -> list[str]:
-        """Those of ``columns`` that no transform touches and nobody keeps, in a table of these names that has a transform and
-        lets pass what is not listed."""
+        """Returns the ``columns`` that no transform touches and no entry keeps, in a table of these names that has a
+        transform and passes unlisted columns."""
         entries = self._entries_of(names)
         transforms = [rule for entry in entries for rule in entry.rules if isinstance(rule, Transform)]
         if not transforms or _unlisted(entries) is not Unlisted.KEEP:
@@ -106,8 +106,9 @@ class RuleSet:
         return [column for column in columns if not any(pattern.matches(column) for pattern in kept)]
 
     def defined(self, table: TableDefinition, also: TableName, *, is_new: bool) -> TableDefinition:
-        """``table`` as whoever follows its definitions is told of it: the value that a column was added with is one like those of
-        rows. ``is_new``: rows are like that from now on. Raises TerminalError then when a column is not listed that has to be."""
+        """Returns ``table`` for readers of its definitions: the value that a column was added with is transformed like
+        those of rows. ``is_new``: rows are like that from now on. Raises TerminalError then when an unlisted column
+        must be listed."""
         entries = self._entries_of([(table.schema, table.name), also])
         if not entries:
             return table
@@ -122,8 +123,8 @@ class RuleSet:
         return [entry for entry in self.entries if any(entry.pattern.matches(*name) for name in known)]
 
     def check(self, tables: Sequence[Table]) -> list[str]:
-        """What is wrong with the rules, when these are all tables there are: the sentences that ``bind`` would raise, tables and
-        columns that match nothing, names that are ambiguous."""
+        """Returns the errors in the rules, if these are all tables: the sentences that ``bind`` would raise, tables and
+        columns that match nothing, ambiguous names."""
         problems: list[str] = []
         for entry in self.entries:
             matched = [table for table in tables if entry.pattern.matches(table.schema, table.name)]
@@ -140,8 +141,8 @@ class RuleSet:
         return list(dict.fromkeys(problems))
 
     def warnings(self, tables: Sequence[Table]) -> list[str]:
-        """What is not wrong but may surprise: the file's remarks, what a table's replica identity keeps the rules from knowing,
-        and columns that are still to come."""
+        """Returns facts that are no errors but may surprise: the file's remarks, limits of the rules by a table's
+        replica identity, and columns that do not exist yet."""
         unknown = dict.fromkeys(
             warning
             for entry in self.entries
@@ -156,7 +157,7 @@ NO_RULES = RuleSet("", "", ())
 """Touches no table."""
 
 
-@lru_cache(maxsize=16384)  # a worker may serve thousands of subscriptions with rules of their own
+@lru_cache(maxsize=16384)  # a worker may serve thousands of subscriptions with separate rules
 def _bind(rules: RuleSet, table: Table, also: TableName | None) -> BoundRules | None:
     names = table_names(table, also)
     entries = [entry for entry in rules.entries if any(entry.pattern.matches(*name) for name in names)]

@@ -1,4 +1,4 @@
-"""Rules, then routes: what becomes of a message on its way from the decoder to a sink, as one object that tasks are given."""
+"""Rules, then routes: the transformation of a message on its way from the decoder to a sink, as one object for tasks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from pgsluice.shared.wire.table import Table, TableName, Value
 class Transformation:
     """Pure and picklable. Positions stay what they were: a message keeps its transactions, a change its index.
 
-    ``names`` is what the source called each table when its replicator started, by OID. A change may come under an older or a
-    newer name: rules and routes hold for a table under both, so that renaming it does not uncover what is masked.
-    ``held`` are columns that are left out before anything else happens, by OID and ``attnum``; those of a key never are. A worker
-    fills it as it goes, and tasks are given what is in it then.
+    ``names`` are the source's names of tables when its replicator started, by OID. A change can come under an older or
+    a newer name: rules and routes apply to a table under both, so that renaming it does not uncover what is masked.
+    ``held`` are columns that are left out before anything else happens, by OID and ``attnum``; those of a key never
+    are. A worker fills it as it goes, and tasks get its content at that time.
     """
 
     rules: RuleSet = NO_RULES
@@ -45,19 +45,19 @@ class Transformation:
     held: Mapping[int, frozenset[int]] = field(default_factory=dict, compare=False)
 
     def knowing(self, tables: Iterable[Table]) -> Transformation:
-        """The same with the names of ``tables``."""
+        """Returns the transformation with the names of ``tables``."""
         return replace(self, names={table.oid: (table.schema, table.name) for table in tables})
 
     @property
     def hash(self) -> str:
-        """Hex; the same for the same rules and routes, "" when there are none."""
+        """Hash in hexadecimal; equal for equal rules and routes, "" without any."""
         hashes = (self.rules.hash, self.routing.hash)
         return hashlib.sha256(" ".join(hashes).encode()).hexdigest() if any(hashes) else ""
 
     def apply(self, message: MessageChanges, budget: RuleBudget | None = None) -> tuple[MessageChanges, list[RejectedRow]]:
-        """The message as it goes on, and the rows that a rule could not process, which are not in it.
+        """Returns the transformed message, and the rows that a rule could not process, which are not in it.
 
-        Raises TerminalError when a table no longer has what a rule or route names, BudgetSpentError.
+        Raises TerminalError when a table lacks a column that a rule or route names, BudgetSpentError.
         """
         rejected: list[RejectedRow] = []
         parts: list[Part] = []
@@ -77,11 +77,11 @@ class Transformation:
         return replace(message, parts=parts), rejected
 
     def truncates(self, table: Table) -> bool:
-        """Whether a truncation of the table goes on to any destination."""
+        """Returns whether a truncation of the table continues to any destination."""
         return self.routing.truncate(Truncation((table,), 0, cascade=False, restart_identity=False), self.names) is not None
 
     def unguarded(self, definition: PublishedDefinition) -> list[DefinedColumn]:
-        """Columns that are added to a table whose rules hide something, which may hold the same: nobody has said."""
+        """Returns columns that are added to a table whose rules hide data, and that the rules do not name."""
         about, added = concerned(definition.event), added_columns(definition)
         if about is None or not added:
             return []
@@ -90,8 +90,8 @@ class Transformation:
         return [column for column in added if column.name in found]
 
     def without_held(self, definition: PublishedDefinition, *, is_past: bool = False) -> PublishedDefinition:
-        """As whoever follows it is told. ``is_past``: no row comes that is like that. Raises TerminalError when its table has a
-        column that rules have to list, and rows are like that from here on."""
+        """Returns the definition for readers, without held columns. ``is_past``: no row comes that is like that. Raises
+        TerminalError when its table has a column that rules have to list, and rows are like that from here on."""
         about = concerned(definition.event)
         if about is None:
             return definition
@@ -105,7 +105,7 @@ class Transformation:
             return definition
         also = self.names.get(event.table.oid, (event.table.schema, event.table.name))
         guarded = replace(event, table=self.rules.defined(event.table, also, is_new=is_new))
-        # one kind alone: what was there before is a table here
+        # a single kind: the previous definition is a table here
         was = self.rules.defined(previous, also, is_new=False) if isinstance(previous, TableDefinition) else previous
         return replace(definition, event=guarded, previous=was)
 
@@ -128,8 +128,9 @@ class Transformation:
         return TableChanges(left, changes.operations, changes.change_indexes, new, old, changes.old_kinds)
 
     def apply_copied(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:
-        """The same for copied rows, which are INSERTs to rules and routes: what goes to each destination. ``change_index`` of a
-        rejected row counts the rows of the message. Text that nobody has to look into passes as it is."""
+        """Like ``apply``, for copied rows, which are INSERTs to rules and routes: returns the rows for each
+        destination. ``change_index`` of a rejected row counts the rows of the message. Text without matching rules
+        passes unchanged."""
         rejected: list[RejectedRow] = []
         if copied.deletes:
             return self._apply_deleted(copied)
@@ -152,7 +153,7 @@ class Transformation:
         return [replace(rows, more_follow=True) for rows in going[:-1]] + going[-1:], rejected
 
     def _apply_deleted(self, copied: CopiedRows) -> tuple[list[CopiedRows], list[RejectedRow]]:
-        """They are DELETEs to rules and routes, which know nothing but the keys."""
+        """Applies deletes of copied rows: DELETEs to rules and routes, which know only the keys."""
         rejected: list[RejectedRow] = []
         old = decode_rows(bytes(copied.data), len(copied.table.columns))
         numbers = list(map(copied.row_number, range(copied.rows)))
@@ -169,17 +170,17 @@ class Transformation:
         return [*self.rules.check(tables), *self.routing.problems(tables)]
 
     def destinations(self, table: Table) -> list[Table]:
-        """What ``table`` becomes, by its routes. Raises TerminalError when it cannot take one."""
+        """Returns the destinations of ``table`` by its routes. Raises TerminalError when it cannot take one."""
         left = self._after_rules(table)
         routes = self._routes_of(left)
         return [left] if routes is None else [route.destination for route in routes]
 
     def warnings(self, tables: Sequence[Table]) -> list[str]:
-        """What may surprise."""
+        """Returns facts that may surprise."""
         return self.rules.warnings(tables)
 
     def may_leave_rows_out(self, oid: int, name: TableName) -> bool:
-        """Whether a change of this table of the source may rightly meet no row: a filter or a route touches it."""
+        """Returns whether a change of this table of the source may rightly meet no row: a filter or a route touches it."""
         names = {name, self.names.get(oid, name)}
         return self.rules.filters(names) or self.routing.touches(names)
 

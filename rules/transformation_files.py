@@ -1,4 +1,4 @@
-"""The files that say what a worker does with changes: reading them, and holding them against the tables there are.
+"""Reads the files of rules and routes, and checks them against the existing tables.
 
 The rules file is read by ``rules.rules_file``. The routing file is in pg_flo's format, and more:
 
@@ -15,7 +15,7 @@ The rules file is read by ``rules.rules_file``. The routing file is in pg_flo's 
       - destination_schema: archive
         operations: [INSERT]
 
-TRUNCATE goes with DELETE, unless it is listed. pg_flo lets nothing pass without ``operations``, which nobody can want.
+TRUNCATE goes with DELETE, unless it is listed. pg_flo lets nothing pass without ``operations``, which is useless.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEYS = ("source_table", "destination_table", "destination_schema", "column_mapp
 
 
 def load_routing(path: str, text: str | None = None) -> Routing:
-    """Of the file, or of ``text``, which ``path`` only names. Raises UsageError that names everything wrong with it."""
+    """Loads the file, or ``text``, which ``path`` only names. Raises UsageError that names every error in it."""
     root, problems = open_document(path, "routing file", text)
     tables = root.keys()
     written = [pair for table in tables for pair in _routes(root, table, problems)]
@@ -116,7 +116,7 @@ def _destination(mapping: YamlMapping) -> tuple[str, str]:
 
 
 def _renamed(mapping: YamlMapping) -> list[tuple[str, str]]:
-    """Pairs of the source's name and the destination's, those that change nothing left out."""
+    """Returns pairs of the source's name and the destination's, without unchanged ones."""
     pairs = []
     for each in mapping.mappings("column_mappings", f"{mapping.where}, column_mappings") or []:
         each.finish(("source", "destination"))
@@ -162,13 +162,13 @@ def _check_destinations(written: Iterable[tuple[YamlMapping, Route]]) -> None:
 
 
 def load_transformation(rules_file: str, routing_file: str) -> Transformation:
-    """What the files at these paths say, "" being none. Raises UsageError that names everything wrong with one of them."""
+    """Loads the files at these paths, "" for none. Raises UsageError that names every error in one of them."""
     rules = load_rules(rules_file, makers=USERS_OWN).ruleset() if rules_file else NO_RULES
     return Transformation(rules, load_routing(routing_file) if routing_file else NO_ROUTES)
 
 
 def read_transformation(rules: str, routing: str) -> Transformation:
-    """The same of texts, which are called rules and routing where something is wrong with them; "" is none."""
+    """Like ``load_transformation``, from texts, which are called rules and routing in errors; "" for none."""
     ruleset = load_rules("rules", rules).ruleset() if rules.strip() else NO_RULES
     return Transformation(ruleset, load_routing("routing", routing) if routing.strip() else NO_ROUTES)
 

@@ -1,8 +1,8 @@
 """Truth values of many rows at once: one byte for each row, the set of truth values that it may have.
 
-SQL's logic has three values, and a value that was not sent (UNCHANGED, or a column that an old row's key does not hold) may have
-any of them. So TRUE, FALSE and NULL are one bit each, and a byte with several bits says that the row may be any of these. Logic
-on whole columns is then arithmetic on one long integer, which costs next to nothing a row.
+SQL's logic has three values, and a value that was not sent (UNCHANGED, or a column that an old row's key does not hold)
+may have any of them. So TRUE, FALSE and NULL are one bit each, and a byte with several bits means that the row may be
+any of these. Logic on whole columns is then arithmetic on one long integer, which costs next to nothing a row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NULL = 4
 UNKNOWN = TRUE | FALSE | NULL
 
 OF_BOOLEANS = bytes([FALSE, TRUE]).ljust(256, b"\0")
-"""For ``bytes.translate``: from 0 and 1 to FALSE and TRUE."""
+"""A table for ``bytes.translate``: from 0 and 1 to FALSE and TRUE."""
 
 _NEGATED = bytes(
     (value & NULL) | (TRUE if value & FALSE else 0) | (FALSE if value & TRUE else 0) for value in range(UNKNOWN + 1)

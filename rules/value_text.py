@@ -85,7 +85,7 @@ _UNITS = {
 
 
 def time_keys(values: Sequence[bytes]) -> list[bytes]:
-    """Of dates and timestamps."""
+    """Returns the keys of dates and timestamps."""
     try:
         return [value if value[4] == 45 and value[-1] != 67 else _far_key(value) for value in values]  # 45 is "-", 67 is "C"
     except IndexError:
@@ -104,7 +104,7 @@ def _far_key(value: bytes) -> bytes:
 
 
 def date_key(text: str) -> bytes:
-    """Of ``2024-02-29`` or infinity."""
+    """Returns the key of ``2024-02-29`` or infinity."""
     infinity = _INFINITIES.get(text.lower().encode())
     if infinity is not None:
         return infinity
@@ -115,7 +115,8 @@ def date_key(text: str) -> bytes:
 
 
 def timestamp_key(text: str, *, zone: bool) -> bytes:
-    """Of ``2024-02-29``, ``2024-02-29 12:00:00.5`` or ``2024-02-29T12:00:00+01:00``, or infinity. Without a zone it is UTC.
+    """Returns the key of ``2024-02-29``, ``2024-02-29 12:00:00.5`` or ``2024-02-29T12:00:00+01:00``, or infinity.
+    Without a zone it is UTC.
 
     ``zone``: for the keys of timestamp with time zone.
     """
@@ -132,7 +133,7 @@ def timestamp_key(text: str, *, zone: bool) -> bytes:
 
 
 def clock_key(text: str) -> bytes:
-    """Of a time of day."""
+    """Returns the key of a time of day."""
     if text == "24:00:00":
         return text.encode()
     try:
@@ -150,8 +151,8 @@ def _without_zeros(text: str) -> str:
 
 
 def interval_key(text: str) -> float:
-    """Microseconds, of ``1 year 2 mons -3 days 04:05:06.789`` and what else people write, like ``90 minutes``. An int unless it
-    is infinite."""
+    """Returns the microseconds of ``1 year 2 mons -3 days 04:05:06.789`` and other spellings, like ``90 minutes``. An
+    int unless it is infinite."""
     if text.lower() in ("infinity", "-infinity"):
         return -math.inf if text.startswith("-") else math.inf
     text = text.strip()
