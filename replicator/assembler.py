@@ -1,26 +1,27 @@
-"""From pgoutput frames to stream messages: pure, no I/O.
+"""Assembles stream messages from pgoutput frames: pure, no I/O.
 
-An ``Assembler`` lives as long as one replication session. It takes frames in the order the server sends them and gives back
-messages in commit order (``shared.wire.message`` describes their bodies). It cuts the open message
+An ``Assembler`` lives as long as one replication session. It takes frames in the order the server sends them and gives
+back messages in commit order (``shared.wire.message`` describes their bodies). It cuts the open message
 
 - at a Commit, when the message has reached COMMIT_CUT_BYTES;
 - before a change, when the message has reached CUT_BYTES (so a message that continues a transaction begins with a change);
 - before a Relation that differs from the one in use (so a message never holds two versions of a table);
-- before a definition and behind it (with the Commit, when that follows), so that it is alone in its message, and at the Commit
+- before a definition and after it (with the Commit, when that follows), so that it is alone in its message, and at the Commit
   of its transaction;
-- when the caller says the socket is drained and no transaction is open.
+- when the caller reports that the socket is drained and no transaction is open.
 
-A definition is a change like others and has an ordinal, and so has a forged message. The caller passes over logical messages of
-any other prefix, so an ordinal does not depend on the messages of other programs. Where logical messages are not requested,
-definitions are no changes. A change that is left out (``followed_tables``) keeps its ordinal: LEFT_OUT stands in its place. A
-transaction of which all changes are left out, up to MOST_UNPLACED, makes no message.
+A definition is a change like others and has an ordinal, and so has a forged message. The caller skips logical messages
+of any other prefix, so an ordinal does not depend on the messages of other programs. Where logical messages are not
+requested, definitions are no changes. A change that is left out (``followed_tables``) keeps its ordinal: LEFT_OUT
+replaces it. A transaction of which all changes are left out, up to MOST_UNPLACED, makes no message.
 
-A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position was
-published by an earlier session: it is counted and skipped.
+A transaction without changes makes no message, but its end moves ``flushed``. A change at or before the resume position
+was published by an earlier session: it is counted and skipped.
 
-What the server sends is also held against what was published: when the slot lies before the last published transaction, the
-server sends that one again, and it has to be the same transaction. Without this, a source that went back in its history (a
-failover, a restored disk) would have its new transactions skipped, because they lie where others were published.
+The server's data is also compared with what was published: when the slot lies before the last published transaction,
+the server sends that one again, and it has to be the same transaction. Without this, a source that went back in its
+history (a failover, a restored disk) would have its new transactions skipped, because they lie where others were
+published.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MOST_UNPLACED = 1000
 transaction places one for each of them."""
 
 LEFT_OUT = encode_message(LogicalMessage(True, LSN(0), DDL_PREFIX, b""))
-"""Stands in the place of a change that is not published, and of a forged definition."""
+"""Replaces a change that is not published, and a forged definition."""
 
 ROW_KINDS = frozenset(b"IUD")
 BEGIN, COMMIT, LOGICAL_MESSAGE, ORIGIN, RELATION, TRUNCATE, TYPE = b"BCMORTY"
@@ -65,9 +66,9 @@ _COMMIT_BEGIN_CHANGE = Struct(">Q22x BxQQ8x Q22x BQ12x Q22x5s")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A body and what its headers say of it. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D, T
-    and definitions, of which it holds none but one (``is_definition``), or forged ones. ``xid`` and ``committed_at`` are those of
-    the transaction of ``last``; ``counts_definitions``: they are among its ordinals."""
+    """A body and the facts for its headers. ``settled``: no transaction is open at its end. ``changes`` counts I, U, D,
+    T and definitions, where a definition is alone (``is_definition``), or forged. ``xid`` and ``committed_at`` belong
+    to the transaction of ``last``; ``counts_definitions``: they are among its ordinals."""
 
     first: Position
     last: Position
@@ -87,11 +88,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What earlier sessions published: changes up to ``last`` (None: nothing), commits up to the end LSN ``flushed``.
+    """The work of earlier sessions: published changes up to ``last`` (None: nothing), commits up to the end LSN
+    ``flushed``.
 
-    ``settled`` is False when the transaction of ``last`` has changes that are not published. ``anchor`` is that of ``last``, None
-    when the stream does not tell. ``is_due``: the slot lies before that transaction, so the server has to send it again before
-    any later one. ``counts_definitions``: they are among the ordinals of that transaction, as they were not in earlier versions.
+    ``settled`` is False when the transaction of ``last`` has changes that are not published. ``anchor`` belongs to
+    ``last``, None when the stream lacks it. ``is_due``: the slot lies before that transaction, so the server has to
+    send it again before any later one. ``counts_definitions``: they are among the ordinals of that transaction, as they
+    were not in earlier versions.
     """
 
     last: Position | None
@@ -126,7 +129,7 @@ class Assembler:
         self._relations = Relations()
 
         self._begin: bytes | None = None  # the open transaction's Begin
-        self._last_begin = b""  # that of the transaction committed last in the open message
+        self._last_begin = b""  # begin of the transaction committed last in the open message
         self._origin = b""
         self._commit_lsn = LSN(0)
         self._ordinal = 0  # of the newest change of the open transaction
@@ -152,19 +155,19 @@ class Assembler:
 
     @property
     def xid(self) -> int:
-        """Of the open transaction."""
+        """Transaction id of the open transaction."""
         if self._begin is None:
             raise WireError("the server sent a relation outside a transaction")
         return begin_transaction(self._begin)[0]
 
     @property
     def committed_at(self) -> int:
-        """Of the transaction that began last, in microseconds since 2000-01-01 UTC; 0 outside of one."""
+        """Commit time of the transaction that began last, in microseconds since 2000-01-01 UTC; 0 outside of one."""
         return 0 if self._begin is None else begin_transaction(self._begin)[1]
 
     @property
     def next_position(self) -> Position:
-        """Of the next change, if it is of the transaction that began last."""
+        """Position of the next change, if it is of the transaction that began last."""
         return Position(self._commit_lsn, self._ordinal + 1)
 
     @property
@@ -204,9 +207,10 @@ class Assembler:
         return None
 
     def add_run(self, data: bytes, start: int, until: LSN | None = None) -> int:
-        """Takes the messages in ``data`` (``copy_data``) from ``start`` on that are whole, as long as they go on the open
-        transaction with row changes like those before, or end it and begin one, before ``until``, that has such a change; and
-        as long as none cuts the open message. Returns where the first other one begins; what that brings, ``add`` takes."""
+        """Takes the messages in ``data`` (``copy_data``) from ``start`` on that are whole, as long as they continue the
+        open transaction with row changes like those before, or end it and begin one, before ``until``, that has such a
+        change; and as long as none cuts the open message. Returns where the first other one begins, which is for
+        ``add``."""
         if self._followed_version != self._followed.version:
             self._followed_version = self._followed.version
             self._lasting_heads.clear()
@@ -270,7 +274,7 @@ class Assembler:
         return True
 
     def add_relation(self, frame: bytes, table: Table) -> Message | None:
-        """Takes a Relation frame and what the catalog says of that table."""
+        """Takes a Relation frame and the catalog's facts about that table."""
         if self._relations.is_known(frame, table):
             return None
         message = self._cut() if frame[1:5] in self._relations else None
@@ -283,8 +287,9 @@ class Assembler:
         return None if frame is None else self.add_relation(frame, table)
 
     def add_definition(self, frame: bytes, *, supersedes: bool = False) -> Message | None:
-        """Takes a definition, in the open transaction, as it is to be published, without looking at it. ``supersedes``: LEFT_OUT
-        replaces the definition right before it, and both are in one message, unless the earlier one is published already."""
+        """Takes a definition, in the open transaction, ready to be published, without reading it. ``supersedes``:
+        LEFT_OUT replaces the definition right before it, and both are in one message, unless the earlier one is
+        published already."""
         if not self._counts_definitions:
             return None
         if self._ordinal < self._skip_through:
@@ -303,13 +308,13 @@ class Assembler:
         return message
 
     def add_forged(self) -> Message | None:
-        """Takes a forged message, of which there may be very many. LEFT_OUT stands in its place, and does not cut the message."""
+        """Takes a forged message, of which there may be very many. LEFT_OUT replaces it, and does not cut the message."""
         return self._add_change(LEFT_OUT) if self._counts_definitions else None
 
     @property
     def _counts_definitions(self) -> bool:
-        """Returns whether definitions count among the ordinals of the transaction that began last. A transaction that an
-        earlier session began to publish goes on as it began."""
+        """Returns whether definitions count among the ordinals of the transaction that began last. A transaction that
+        an earlier session began to publish continues as it began."""
         last = self._published.last
         if last is not None and self._commit_lsn <= last.commit_lsn:
             return self._published.counts_definitions
@@ -322,7 +327,7 @@ class Assembler:
             raise self._foreign_history(f"has WAL up to {format_lsn(lsn)} without it")
 
     def drained(self) -> Message | None:
-        """The open message, when nothing more is there to read and no transaction is open."""
+        """Returns the open message, when nothing more can be read and no transaction is open."""
         return self._cut() if self._begin is None else None
 
     def _begin_transaction(self, frame: bytes) -> None:

@@ -1,9 +1,11 @@
-"""The tables whose changes go into the stream: those that the group follows, and those that left, up to the end of each.
+"""The tables whose changes go into the stream: tables that the group follows, and tables that left, up to the end of
+each.
 
-The server sends the changes of a table from the moment that it is in the publication, whoever put it there. A group that copies
-has not copied the table's rows by then, and a group that names its tables may never want it. So the assembler leaves out the
-changes of a table that the group does not follow. A table that joins is first in the ledger, then followed, and then its snapshot
-is exported: a change that was left out commits before the snapshot, so the copy holds it.
+The server sends the changes of a table from the moment that it is in the publication, whichever role put it there. A
+group that copies has not copied the table's rows by then, and a group that names its tables may never want it. So the
+assembler leaves out the changes of a table that the group does not follow. A table that joins is first in the ledger,
+then followed, and then its snapshot is exported: a change that was left out commits before the snapshot, so the copy
+holds it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class FollowedTables:
             self.version += 1
 
     def end_of(self, oid: int) -> LSN:
-        """Returns the LSN at which the table was known to have left; NEVER_LEFT for one that is followed, or that never left."""
+        """Returns the LSN at which the table was known to have left; NEVER_LEFT for a table that is followed, or that
+        never left."""
         return NEVER_LEFT if self._ends is None else self._ends.get(_OID.pack(oid), NEVER_LEFT)
 
     def has(self, oid: int) -> bool:

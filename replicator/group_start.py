@@ -1,7 +1,7 @@
-"""What a session needs at the source before it streams: publication and slot as they should be, and the group bound to them.
+"""Prepares the source before a session streams: publication and slot as configured, and the group bound to them.
 
-Everything is compared before anything is made or altered. What a group is bound to is its record in the state bucket: the facts
-that must not change between two starts. A first start that comes to nothing removes again what it made.
+Everything is compared before anything is created or altered. The group's record in the state bucket binds it: the facts
+that must not change between two starts. A first start that fails removes everything that it created.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Removal = Callable[[], Awaitable[object]]
 
 @dataclass(slots=True)
 class MadeAtSource:
-    """What this process made, or tried to, and whether it bound the group."""
+    """The objects that this process created, or tried to, and whether it bound the group."""
 
     publication: bool = False
     slot: bool = False
@@ -60,10 +60,11 @@ class MadeAtSource:
 
 @dataclass(slots=True)
 class Run:
-    """What outlives a session: ``until`` once it is known, whether the publication was made, and what was published.
+    """The state that outlives a session: ``until`` once it is known, whether the publication was made, and what was
+    published.
 
-    ``is_copying``: tables are being copied; where to end is decided after that. ``copy`` is None for a group that only streams.
-    ``is_configuration_new``: ``settings`` were replaced, and the group's tables are not brought to them yet.
+    ``is_copying``: tables are being copied; where to end is decided after that. ``copy`` is None for a group that only
+    streams. ``is_configuration_new``: ``settings`` were replaced, and the group's tables are not brought to them yet.
     """
 
     settings: ReplicatorSettings
@@ -82,7 +83,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What there is before the checks; None for what there is not."""
+    """The state before the checks; None for missing objects."""
 
     identity: SystemIdentity
     publication: Publication | None
@@ -112,7 +113,7 @@ async def _find(source: Source, names: GroupNames, identity: SystemIdentity, buc
 
 
 async def _check(run: Run, source: Source, facts: SourceFacts, found: _Found) -> None:
-    """Before anything is altered: another replicator may be reading the slot."""
+    """Checks before anything is altered: another replicator may be reading the slot."""
     names, bound = run.names, found.bound
     if found.publication is not None:
         check_owner(found.publication, names)
@@ -195,10 +196,11 @@ async def _note_slot(bucket: StateBucket, record: GroupRecord, slot_lsn: str) ->
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """Of a group that had no state bucket when the process began. One that comes to nothing leaves nothing.
+    """First start of a group that had no state bucket when the process began. If it fails, everything it created is
+    removed.
 
-    What a start made would reserve storage in NATS, keep WAL at the source, and bind the group to the mode that was tried. Once
-    the stream runs (with ``--copy``: once the copy is prepared) the group exists, and only ``drop`` removes it.
+    Otherwise it would reserve storage in NATS, keep WAL at the source, and bind the group to the mode that was tried.
+    Once the stream runs (with ``--copy``: once the copy is prepared) the group exists, and only ``drop`` removes it.
     """
 
     names: GroupNames
@@ -209,7 +211,7 @@ class FirstStart:
         return None if await StateBucket(client, names).exists() else cls(names)
 
     async def undo(self, client: Client, source: PostgresSettings, made: MadeAtSource) -> None:
-        """Removes what this process made, unless another replicator of the group began meanwhile. What is left is said."""
+        """Removes what this process created, unless another replicator of the group began meanwhile. Logs what is left."""
         try:
             removals = await self._removals(client, source, made)
         except PgsluiceError as error:

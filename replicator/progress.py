@@ -1,9 +1,9 @@
-"""What may be confirmed to the slot, and the replicator's record in the state bucket.
+"""The LSN to confirm to the slot, and the replicator's record in the state bucket.
 
-Two kinds of LSN may be confirmed. The end of a commit, once JetStream acknowledged every message up to it: then the stream
-itself remembers. And a place in the WAL up to which the source had nothing for us (an idle publication beside a busy
-database): the stream knows nothing of it, so it is confirmed only after it was recorded in the state bucket, or a later start
-could not tell an idle source from a broker that lost messages. What is confirmed never moves back.
+Two kinds of LSN may be confirmed. The end of a commit, once JetStream acknowledged every message up to it: then the
+stream itself remembers. And a place in the WAL up to which the source had nothing to send (an idle publication in a
+busy database): the stream knows nothing of it, so it is confirmed only after it was recorded in the state bucket, or a
+later start could not distinguish an idle source from a broker that lost messages. The confirmed LSN never moves back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Mark(NamedTuple):
 
 
 class Progress:
-    """Pure, no I/O. ``confirmed`` is where the slot is, ``sequence`` that of the stream's last message, at the start of the
+    """Pure, no I/O. ``confirmed`` is the slot's LSN, ``sequence`` the stream's last message, at the start of the
     session. Nothing later is confirmed before the server has shown that it has it."""
 
     def __init__(self, confirmed: LSN, sequence: int) -> None:
@@ -42,11 +42,11 @@ class Progress:
         self._confirmed = confirmed
         self._recordable = confirmed
         self.received = confirmed
-        """The newest WAL end the server told."""
+        """The newest WAL end that the server sent."""
 
     @property
     def confirmed(self) -> LSN:
-        """The highest LSN that the slot may be told to forget."""
+        """The highest LSN up to which the slot may discard WAL."""
         return self._confirmed
 
     @property
@@ -59,7 +59,7 @@ class Progress:
         return self._acknowledged_sequence
 
     def published(self, sequence: int, flushed: LSN) -> None:
-        """A message was handed to the publisher; ``sequence`` is that of its last chunk, ``flushed`` its header."""
+        """Notes a message that was handed to the publisher; ``sequence`` is its last chunk's, ``flushed`` its header."""
         self._published_sequence = sequence
         self._mark(_Mark(sequence, flushed, in_stream=True))
 
@@ -93,9 +93,10 @@ class Progress:
 
 @dataclass(slots=True)
 class PublishedCounts:
-    """What this process published since it started. ``committed_at`` is that of the newest commit, in microseconds since 2000;
-    ``is_at_end``: the source said, last at the Unix time ``reached_at``, that there is nothing after it. The seconds count how
-    long messages took to be acknowledged, and how long none was taken because the window, or the stream, was full."""
+    """Counters of this process's publishing since it started. ``committed_at`` is the newest commit's time, in
+    microseconds since 2000; ``is_at_end``: the source reported, last at the Unix time ``reached_at``, that there is
+    nothing after it. The seconds count how long messages took to be acknowledged, and how long none was accepted
+    because the window, or the stream, was full."""
 
     messages: int = 0
     changes: int = 0

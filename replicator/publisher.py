@@ -1,22 +1,24 @@
 """Pipelined publishing into the change stream, in order, each message once.
 
-Messages wait in a window, bounded in number and bytes, until JetStream acknowledged them. A single task sends them in order
-without waiting for each other's acknowledgement; at the first failure it stops and, after a pause, sends the whole window
-again: the same bytes, ids and expected sequences. Two things keep a message from being stored twice or out of order:
+Messages wait in a window, bounded in number and bytes, until JetStream acknowledged them. A single task sends them in
+order without waiting for each other's acknowledgement; at the first failure it stops and, after a pause, sends the
+whole window again: the same bytes, ids and expected sequences. Two things keep a message from being stored twice or out
+of order:
 
 - JetStream drops a message whose id it has seen (within the stream's duplicate window) and acknowledges it again.
 - Every message names the stream sequence it expects before it; one that is sent while its predecessor is not yet
-  acknowledged also names the predecessor's id. So of two publishers that meet in one stream only one can go on, even when
-  the other's last messages are still under way: a message is stored only directly after its own predecessor.
+  acknowledged also names the predecessor's id. So of two publishers that meet in one stream only one can continue, even
+  when the other's last messages are still under way: a message is stored only directly after its own predecessor.
 
-When JetStream says that the stream's end is not what was expected, the stream is read: what is there under our own ids is
-acknowledged; anything else ends the session, so that the next one starts from what the stream holds.
+When JetStream reports that the stream's end is not as expected, the stream is read: messages there under this
+publisher's ids are acknowledged; anything else ends the session, so that the next one starts from what the stream
+holds.
 
-A body that does not fit one NATS message is published as chunks, one after the other; only the last one counts as the
-message, and the other ones carry the ``Pgsluice-Flushed``, ``-Settled`` and ``-Ddl`` of the message before. A session that ends
-among them leaves an unfinished group in the stream: the next one publishes the body again from its first chunk, and readers
-pass over chunks that are followed by a first chunk or a whole message before their own last one. A chunk's id names the
-sequence of its group's first chunk, so that it differs from the same chunk of an unfinished group.
+A body that does not fit one NATS message is published as chunks, one after the other; only the last one is the message,
+and the other ones carry the ``Pgsluice-Flushed``, ``-Settled`` and ``-Ddl`` of the message before. A session that ends
+among them leaves an unfinished group in the stream: the next one publishes the body again from its first chunk, and
+readers skip chunks that are followed by a first chunk or a whole message before their own last one. A chunk's id names
+the sequence of its group's first chunk, so that it differs from the same chunk of an unfinished group.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from pgsluice.shared.wire.message import EXPECTED_LAST_SEQUENCE_HEADER, ID_HEADE
 
 WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024
-HEADER_BYTES = 8 * 1024  # room for headers within max_payload; ours are below 1 KiB
+HEADER_BYTES = 8 * 1024  # room for headers within max_payload; pgsluice's are below 1 KiB
 ACK_TIMEOUT_S = 5.0
 
 _EXPECTED_LAST_ID_HEADER = "Nats-Expected-Last-Msg-Id"
@@ -78,8 +80,8 @@ class _Outstanding:
 
 
 class Publisher:
-    """``id_prefix`` is ``<system id>/<slot>/``. ``acknowledged`` is called with a sequence when the stream holds all up to it.
-    ``compress`` makes a body smaller, or returns None when it is to be sent as it is.
+    """``id_prefix`` is ``<system id>/<slot>/``. ``acknowledged`` is called with a sequence when the stream holds all up
+    to it. ``compress`` makes a body smaller, or returns None to send it uncompressed.
 
     ``run`` must be running for anything to be sent. It ends only by raising.
     """
@@ -128,7 +130,7 @@ class Publisher:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something that was handed over is not acknowledged yet."""
+        """Returns whether something that was handed over is not acknowledged yet."""
         return bool(self._window)
 
     async def publish(self, message: Message) -> int:
@@ -145,8 +147,9 @@ class Publisher:
             await self._progress()
 
     async def run(self) -> None:
-        """Sends, watches for acknowledgements, sends again. Raises TransientError when the stream went on without us or is
-        gone, TerminalError when somebody else writes into it or JetStream will never take a message."""
+        """Sends, watches for acknowledgements, sends again. Raises TransientError when the stream continued without
+        this publisher or is gone, TerminalError when another client writes into it or JetStream will never take a
+        message."""
         subscription = await self._client.subscribe(f"{self._inbox}.*.*", cb=self._receive_answer)
         try:
             while True:
@@ -257,7 +260,7 @@ class Publisher:
         self._work.set()
 
     async def _recover(self) -> None:
-        """After a failure: what the stream already holds is acknowledged, the rest is sent again."""
+        """Recovers after a failure: acknowledges messages that the stream already holds, and sends the rest again."""
         pause_s = self._backoff.next_pause_s()
         log.warning("publishing interrupted", reason=self._failure, pause_s=round(pause_s, 3))
         cause = Cause.STREAM_FULL if self._failure == _FULL else Cause.NATS
@@ -285,7 +288,8 @@ class Publisher:
                 await asyncio.sleep(_CHECK_INTERVAL_S)
 
     async def _compare_with_stream(self) -> None:
-        """Acknowledges what the stream holds under our ids; raises when it holds anything else where ours should be."""
+        """Acknowledges messages that the stream holds under this publisher's ids; raises when it holds anything else in
+        their place."""
         while self._window:
             expected = self._window[0]
             stored = await self._stream.message(expected.sequence)
@@ -307,7 +311,7 @@ class Publisher:
             )
 
     async def _receive_answer(self, answer: Msg) -> None:
-        """JetStream's acknowledgement or error for one message of one attempt."""
+        """Receives JetStream's acknowledgement or error about one message of one attempt."""
         attempt, sequence = (int(token) for token in answer.subject.rsplit(".", 2)[1:])
         if answer.headers and answer.headers.get("Status") == "503":
             if attempt == self._attempt:
@@ -332,7 +336,7 @@ class Publisher:
             await self._ring()
 
     async def _ring(self) -> None:
-        """Tells workers that wait that the stream has grown. They look for themselves now and then, too: a ring may get lost."""
+        """Wakes workers that wait for the stream to grow. They also poll, because a message may get lost."""
         now = time.monotonic()
         if not self._window or now - self._rung_at >= RING_INTERVAL_S:
             self._rung_at = now

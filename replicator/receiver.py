@@ -1,15 +1,18 @@
-"""The receive loop, from the walsender's socket through the assembler to the publisher, and the status updates beside it.
+"""The receive loop, from the walsender's socket through the assembler to the publisher, and the status updates in
+parallel.
 
-What arrives goes to the assembler in pieces, which takes runs of changes out of them; the loop looks at what else is there. It
-never stops for anything but the publisher's full window, and then the server waits for us in TCP while ``Feedback`` keeps the
-connection alive.
+Received data goes to the assembler in pieces, which takes runs of changes out of them; the loop handles all other
+messages. It never stops for anything but the publisher's full window, and then the server waits in TCP while
+``Feedback`` keeps the connection alive.
 
-A walsender that catches up sends each change for itself. Waking up for each would cost both sides more than the change, so while
-the server keeps sending the loop naps instead of waiting, and finds many changes when it looks again. Meanwhile the receive
-buffer fills up (``WalSender.limit_receive_buffer``), and a sender that meets a closed window lets changes gather. Large changes
-would fill the buffers long before the end of a nap, and so would any in a Unix socket; waking up for them is little beside that.
+A walsender that catches up sends each change for itself. Waking up for each would cost both sides more than the change,
+so while the server keeps sending the loop naps instead of waiting, and finds many changes when it reads again.
+Meanwhile the receive buffer fills up (``WalSender.limit_receive_buffer``), and a sender that meets a closed window lets
+changes gather. Large changes would fill the buffers long before the end of a nap, and so would any in a Unix socket;
+waking up for them is cheap in comparison.
 
-Standby status updates have a task of their own, so that a slow broker never makes the server think that we are gone.
+Standby status updates have a separate task, so that a slow broker never makes the server believe that its client is
+gone.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ BYTES_PER_TURN = 256 * 1024  # received, then the event loop's other tasks have 
 BUSY_WAIT_S = 0.0005  # a wait that ends sooner means that the server is sending all the time
 NAP_S = 0.008
 SMALL_READ_BYTES = 48 * 1024
-"""Where a busy server brings less (of ``WalSender.limit_receive_buffer``), we have caught up with it, and reading on would take
-its changes one by one."""
+"""Smaller reads (relative to ``WalSender.limit_receive_buffer``) mean that the loop has caught up with the server, and
+reading on would take its changes one by one."""
 SMALL_CHANGE_BYTES = 2048  # on average, in the message before; at 3 kB naps gain nothing, at 6 kB they divide the rate by four
 MESSAGE_AGE_S = 0.010  # how long a busy server's commits may gather in one message
 
@@ -99,7 +102,7 @@ class Receiver:
         return max(self._progress.received, self._assembler.flushed)
 
     def silence_s(self) -> float:
-        """For how long the loop has been waiting for the server; 0 while it is busy itself."""
+        """Seconds that the loop has been waiting for the server; 0 while it is busy itself."""
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     def finish_at(self, until: LSN) -> None:
@@ -107,7 +110,7 @@ class Receiver:
         self._until = until
 
     def stop(self) -> None:
-        """Makes ``run`` return soon; a transaction in hand stays unfinished and is received again by the next session."""
+        """Makes ``run`` return soon; a current transaction stays unfinished and is received again by the next session."""
         self._stopped = True
         self._walsender.wake()
 
@@ -197,7 +200,7 @@ class Receiver:
         return self._assembler.add_relation(frame, await self._definitions.describe(relation, position, xid))
 
     def _next_stop(self) -> LSN | None:
-        """Where the transaction commits, or the first after it, before whose Begin there is something to do."""
+        """Returns the commit LSN at or after which the loop stops before the next Begin."""
         stops = [lsn for lsn in (self._until, self._definitions.counts_from) if lsn is not None]
         return min(stops, default=None)
 
@@ -286,7 +289,8 @@ def status_interval_s(wal_sender_timeout_ms: int) -> float:
 class Feedback:
     """Sends a status at least every ``interval_s`` and soon after the confirmed LSN moved.
 
-    Each regular status asks for a keepalive, so a healthy server is never silent for long; one that is, is given up.
+    Each regular status asks for a keepalive, so a healthy server is never silent for long; the connection to a silent
+    one is closed.
     """
 
     def __init__(self, walsender: WalSender, progress: Progress, receiver: Receiver, interval_s: float) -> None:
@@ -307,14 +311,14 @@ class Feedback:
             await asyncio.sleep(min(TICK_S, self._interval_s))
 
     def send(self) -> None:
-        """Tells the server what is confirmed now."""
+        """Sends the confirmed LSN to the server now."""
         self._sent_at, self._sent_lsn = time.monotonic(), self._progress.confirmed
         self._walsender.send_status(self._receiver.received, self._sent_lsn, reply=True)
 
     async def finish(self) -> None:
-        """Tells the server what is confirmed, for the last time, and ends the stream."""
+        """Sends the confirmed LSN for the last time, and ends the stream."""
         self.send()
-        self._has_finished = True  # the server ends the session of a client that says more
+        self._has_finished = True  # the server ends the session of a client that sends more
         await self._walsender.finish(FINISH_PATIENCE_S)
 
     def _tick(self) -> None:

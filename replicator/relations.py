@@ -9,7 +9,7 @@ from pgsluice.shared.wire.message import Descriptor, encode_body
 from pgsluice.shared.wire.table import Table
 
 MOST_HEAD_BYTES = 1024 * 1024
-"""What is kept of beginnings: the next messages are often of the same tables, but where there are many hardly two are alike."""
+"""Bytes of kept beginnings: the next messages are often of the same tables, but with many tables hardly two are alike."""
 
 _OID = struct.Struct(">I")
 
@@ -32,7 +32,7 @@ class Relations:
         return self._frames.get(_OID.pack(oid))
 
     def is_known(self, frame: bytes, table: Table) -> bool:
-        """Whether the newest Relation is the same, and says the same of its table."""
+        """Returns whether the newest Relation is equal, and so are its table's facts."""
         oid = frame[1:5]
         return self._frames.get(oid) == frame and self._tables[oid] == table
 
@@ -47,7 +47,7 @@ class Relations:
         self._forget_heads()
 
     def head(self, used: Iterable[bytes]) -> bytes:
-        """What the body begins with whose changes are of these tables; of others nothing is known."""
+        """Returns the begin of a body whose changes are of these tables; ignores unknown ones."""
         oids = frozenset(oid for oid in used if oid in self._frames)
         if (head := self._heads.get(oids)) is None:
             head = self._encode(sorted(oids))

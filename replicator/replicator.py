@@ -1,4 +1,4 @@
-"""The replicator process: sessions, one after the other, until it is told to stop, and beside them the copy of the tables."""
+"""The replicator process: sessions, one after the other, until it is stopped, and in parallel the copy of the tables."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _RELOADED = frozenset({"tables", "schema", "without-copy"})
 
 
 def run(settings: ReplicatorSettings, reload: Reload | None = None) -> None:
-    """Returns when a signal stops it, or when the copy is finished and ``until_lsn`` is published and confirmed, as far as they
-    were asked for. Without ``reload`` a SIGHUP stops it too. Raises UsageError or TerminalError when somebody has to act,
-    TransientError when the first session (or the copy, when there is nothing else) could not begin within
-    ``connect_timeout_s``."""
+    """Returns when a signal stops it, or when the copy is finished and ``until_lsn`` is published and confirmed, as far
+    as they were asked for. Without ``reload`` a SIGHUP stops it too. Raises UsageError or TerminalError when an
+    operator has to act, TransientError when the first session (or the copy, when there is nothing else) could not begin
+    within ``connect_timeout_s``."""
     reuse_freed_memory()
     if settings.copy is not None:
         check_java(os.environ)
@@ -84,7 +84,7 @@ async def _replicate(settings: ReplicatorSettings, reload: Reload | None) -> Non
 
 
 def _snapshot(settings: ReplicatorSettings) -> Snapshot | None:
-    """None when nothing is to be copied; then Spark is not even imported."""
+    """Returns None when there is nothing to copy; then Spark is not even imported."""
     if settings.copy is None:
         return None
     from pgsluice.replicator.snapshot.snapshot import Snapshot
@@ -95,9 +95,9 @@ def _snapshot(settings: ReplicatorSettings) -> Snapshot | None:
 class Replicator:
     """Keeps a session running; one that ends by a passing failure is followed by another after a pause.
 
-    The copy begins when the first session streams, and goes on whatever happens to sessions: from then on every change is in
-    the change stream, and what the copy's snapshot shows is not older than the first of them. Tables that join later are copied
-    when they have joined, beside the stream too.
+    The copy begins when the first session streams, and continues independent of sessions: from then on every change is
+    in the change stream, and the copy's snapshot is not older than the first of them. Tables that join later are copied
+    when they have joined, in parallel to the stream too.
     """
 
     def __init__(self, settings: ReplicatorSettings) -> None:
@@ -109,7 +109,7 @@ class Replicator:
         self._is_looked = False
         self._first_start: FirstStart | None = None
         self._is_begun = False
-        """Whether the group exists from now on: it streams, or its copy is prepared where nothing else is asked for."""
+        """True if the group exists from now on: it streams, or its copy is prepared where nothing else is asked for."""
         self._streaming = asyncio.Event()
         self._session: Session | None = None
         self._backoff = Backoff(settings.retry.source)
@@ -196,7 +196,7 @@ class Replicator:
                 await self._run_session(end)
                 if not end.is_set() and await self._is_over(end):
                     self._is_finished = True
-                    stopping.request()  # of the copy beside it
+                    stopping.request()  # of the parallel copy
                 await stopping.rest()
                 started = time.monotonic()
                 continue
@@ -214,8 +214,9 @@ class Replicator:
             await stopping.rest()
 
     async def _is_over(self, end: asyncio.Event) -> bool:
-        """Whether nothing is left to do. Tables that have to be copied again for something before the end are copied now, unless
-        ``end`` comes first; then the end is another one."""
+        """Returns whether nothing is left to do. Tables that have to be copied again for something before the end are
+        copied now, unless ``end`` comes first; then the end is another one.
+        """
         copy = self._run.copy
         if copy is None or not self._streams or copy.idle.is_set():
             return True
@@ -226,7 +227,7 @@ class Replicator:
         return False
 
     async def _note_halt(self, error: HistoryError) -> None:
-        """So that no later start goes on, whatever it finds."""
+        """Records the halt, so that no later start continues."""
         assert self._client is not None
         try:
             await note_halt(StateBucket(self._client, self._run.names), error)
@@ -240,7 +241,7 @@ class Replicator:
         await self._first_start.undo(self._client, self._settings.source, self._run.made)
 
     async def close(self, ended_by: BaseException | None = None) -> None:
-        """``ended_by``: what ended ``run``, which is told to others."""
+        """Closes. ``ended_by``, the error that ended ``run``, is reported."""
         self._run.pulse.activity = Activity.ENDING
         if self._snapshot is not None:
             await self._snapshot.close()
@@ -297,7 +298,8 @@ class Replicator:
         return self._client
 
     def _begin_work(self) -> None:
-        """The group exists, and no other process can be its replicator now: the slot, or the source's lock, is ours."""
+        """Begins work: the group exists, and no other process can be its replicator now, because this one holds the
+        slot, or the source's lock."""
         self._is_begun = self._report.is_claimed = True
         self._run.pulse.activity = Activity.WORKING
 

@@ -1,4 +1,4 @@
-"""Where a session starts: what the stream's end says. The stream is the only memory of what was published."""
+"""The start of a session, by the stream's end. The stream is the only record of what was published."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pgsluice.shared.wire.position import LSN, NO_ANCHOR, Anchor
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """The stream's last message: where publishing goes on. ``anchor`` is that of the last complete message, None when an earlier
-    version published it; ``ddl`` is the newest sequence that holds a definition."""
+    """The stream's last message, after which publishing continues. ``anchor`` is the last complete message's, None when
+    an earlier version published it; ``ddl`` is the newest sequence that holds a definition."""
 
     sequence: int
     settled: int
@@ -26,7 +26,7 @@ class StreamEnd:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """``published`` tells the assembler what to skip, ``end`` tells the publisher what to continue."""
+    """``published`` is for the assembler, to skip changes, ``end`` for the publisher, to continue."""
 
     published: Published
     end: StreamEnd
@@ -35,7 +35,8 @@ class ResumePoint:
 async def find_resume_point(stream: ChangeStream, state: StreamState, id_prefix: str, slot_flushed: LSN) -> ResumePoint:
     """``slot_flushed``, the slot's confirmed LSN, is where a group starts that has published nothing.
 
-    Raises TerminalError when the stream's end is missing or not ours, TransientError when JetStream shows an old state.
+    Raises TerminalError when the stream's end is missing or another publisher's, TransientError when JetStream shows an
+    old state.
     """
     if state.last_sequence == 0:
         return _beginning(slot_flushed, StreamEnd(0, 0, 0, slot_flushed))
@@ -60,7 +61,8 @@ def _beginning(slot_flushed: LSN, end: StreamEnd) -> ResumePoint:
 async def _last_complete(
     stream: ChangeStream, message: StoredMessage, headers: MessageHeaders, id_prefix: str
 ) -> tuple[StoredMessage | None, MessageHeaders]:
-    """The newest message that is whole or a last chunk; None when there is none before the stream's first unfinished group."""
+    """Returns the newest message that is whole or a last chunk; None if the stream begins with its first unfinished
+    group."""
     while not headers.chunk.is_last:
         before = message.sequence - headers.chunk.index
         if before == 0:

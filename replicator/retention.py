@@ -1,11 +1,11 @@
-"""What is removed from a group's two streams, and when.
+"""Removes old messages from a group's two streams.
 
-What goes from the change stream, ``shared.broker.change_retention`` says; the replicator resumes from what stays. When the stream
-is full the source keeps its log.
+``shared.broker.change_retention`` decides for the change stream; the replicator resumes from what stays. When the
+stream is full the source keeps its log.
 
-A copy may be larger than its stream, so while it runs what every registered worker has applied is removed once the stream is
-half full, but for what the copy needs to go on (``snapshot.held_ranges``). After the copy everything is removed once every worker
-has applied it and it is older than the retention time.
+A copy may be larger than its stream, so while it runs what every registered worker has applied is removed once the
+stream is half full, except messages that the copy needs to continue (``snapshot.held_ranges``). After the copy
+everything is removed once every worker has applied it and it is older than the retention time.
 
 Without any registered worker nothing is removed.
 """
@@ -32,15 +32,16 @@ log = telemetry.logger(__name__)
 
 
 async def run_retention(changes: ChangeStream, rows: SnapshotStream, bucket: StateBucket, retention_s: float) -> None:
-    """What runs beside a session, until it is cancelled."""
+    """Removes old messages during a session, until it is cancelled."""
     of_changes = ChangeRetention(changes, bucket, retention_s).purge_and_warn
     removing = repeat(of_changes, INTERVAL_S, "old messages are not removed now")
     await run_until_first([removing, FinishedCopyRetention(rows, bucket, retention_s).run()])
 
 
 class RunningCopyRetention:
-    """Removes applied messages from a snapshot stream that is half full, while a copy runs, but for those that ``held`` names:
-    first all up to the oldest of these, which costs JetStream least; then, if that does not help, subject by subject."""
+    """Removes applied messages from a snapshot stream that is half full, while a copy runs, except messages that
+    ``held`` names: first all up to the oldest of these, which costs JetStream least; then, if that does not help,
+    subject by subject."""
 
     def __init__(self, stream: SnapshotStream, bucket: StateBucket, held: HeldRanges) -> None:
         self._stream = stream
@@ -48,7 +49,7 @@ class RunningCopyRetention:
         self._held = held
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         await repeat(self.purge, COPY_INTERVAL_S, "applied rows are not removed now")
 
     async def purge(self) -> None:
@@ -58,7 +59,7 @@ class RunningCopyRetention:
         applied = await copied_by_all(self._bucket)
         if applied < max(state.first_sequence, self._held.older):
             return
-        ended = self._held.ended  # as they are now: one that ends from here on may have messages that nobody looked at
+        ended = self._held.ended  # as they are now: a range that ends from here on may have unchecked messages
         needed = await self._needed(ended, applied)
         border = min([applied, *(sequence - 1 for sequence in needed.values())])
         if border >= state.first_sequence:
@@ -78,8 +79,8 @@ class RunningCopyRetention:
         self._held.forget(gone)
 
     async def _needed(self, ended: Sequence[EndedRange], applied: int) -> dict[str, int]:
-        """The first message that somebody needs, by subject, of those with one before the end of what is applied, or in a body
-        that reaches across it."""
+        """Returns the first needed message by subject, for subjects with one before the end of the applied ones, or in
+        a body that reaches across it."""
         needed = {subject: await self._first_in_hand(subject, applied) for subject in self._held.in_hand}
         for one in ended:
             if one.may_reach_across(applied):
@@ -128,7 +129,7 @@ class FinishedCopyRetention:
         self._retention = timedelta(seconds=retention_s)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         await repeat(self.purge, INTERVAL_S, "the copied rows are not removed now")
 
     async def purge(self) -> None:

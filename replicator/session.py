@@ -53,10 +53,11 @@ log = telemetry.logger(__name__)
 
 @asynccontextmanager
 async def open_session(run: Run, client: Client) -> AsyncIterator[Session]:
-    """Checks everything, makes what is missing and starts the replication stream; closes both source connections at the end.
+    """Checks everything, makes what is missing and starts the replication stream; closes both source connections at the
+    end.
 
-    Raises UsageError or TerminalError when it would not be safe or not possible to go on, TransientError when a later attempt
-    may succeed.
+    Raises UsageError or TerminalError when it would not be safe or not possible to continue, TransientError when a
+    later attempt may succeed.
     """
     source = await Source.connect(run.settings.source)
     try:
@@ -151,7 +152,7 @@ async def _definitions(
 
 
 def _compression(settings: StreamSettings) -> Callable[[bytes], bytes | None] | None:
-    """How bodies of changes are compressed; None when they are not, by us."""
+    """Returns the compression of bodies of changes; None without one by the replicator."""
     if settings.compression != StreamCompression.ZSTD:
         return None
     from pgsluice.shared.wire.compressed_body import BodyCompressor  # most replicators need no such library
@@ -176,8 +177,7 @@ async def find_until(text: str, source: Source) -> LSN:
 
 
 class Session:
-    """The tasks of a running stream. ``beside`` are those that go on whatever is received, until the session
-    ends, by their names."""
+    """The tasks of a running stream. ``beside`` are tasks, by name, that run until the session ends."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Session:
     def finish_at(self, until: LSN) -> None:
         """Makes ``stream`` end there, soon if the source is idle."""
         self._receiver.finish_at(until)
-        with suppress(TransientError):  # a broken connection ends the session by itself
+        with suppress(TransientError):  # a broken connection ends the session anyway
             self._feedback.send()
 
     async def stream(self, stop: asyncio.Event) -> None:

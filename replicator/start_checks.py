@@ -1,11 +1,12 @@
-"""What is compared before a group runs, and before it streams: nothing is made or altered that does not belong together.
+"""Compares source, stream and records before a group runs, and before it streams: nothing is created or altered unless
+they belong together.
 
-First whether the group may run like this at all; then the source, its publication and its slot with what the group is bound to;
-then the stream with the slot, with the replicator's record and with the source's history. Slot, stream and bucket are compared at
-every start of a session, because each of the three can be replaced or restored without our knowledge, and going on would leave a
-gap that nobody sees. The source itself can go back in its history, and then gives out again the LSNs of what was published: so
-the stream must not be beyond the end of the source's WAL, nor beyond the place where the source left the timeline that was
-published from. Where that cannot tell, what the server sends does (``Published.is_due``).
+First whether the group may run like this at all; then the source, its publication and its slot with the group's record;
+then the stream with the slot, with the replicator's record and with the source's history. Slot, stream and bucket are
+compared at every start of a session, because each of the three can be replaced or restored by others, and continuing
+would leave a silent gap. The source itself can go back in its history, and then reuses the LSNs of published changes:
+so the stream must not be beyond the end of the source's WAL, nor beyond the place where the source left the timeline
+that was published from. If that is inconclusive, the server's messages decide (``Published.is_due``).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ ORIGINS_SINCE = 16
 
 
 async def check_records(bucket: StateBucket, *, copies: bool) -> None:
-    """Whether the group may run, and run like this, before anything of it is made or written. Raises TerminalError or
-    UsageError."""
+    """Checks that the group may run with these settings, before it creates or writes anything. Raises TerminalError or
+    UsageError.
+    """
     if await bucket.exists():
         await check_halt(bucket)
         if not copies:
@@ -100,8 +102,8 @@ def check_publication(bound: GroupRecord | None, names: GroupNames, publication:
 
 
 def check_origin(bound: GroupRecord | None, origin: str, major_version: int) -> None:
-    """Raises UsageError when the server knows no origins, or when the group began with others: what was left out until then, or
-    would be from now on, nobody could tell from a loss."""
+    """Raises UsageError when the server knows no origins, or when the group began with others: changes left out until
+    then, or from now on, could not be distinguished from a loss."""
     if origin != ANY_ORIGIN and major_version < ORIGINS_SINCE:
         raise UsageError(f"origin: {origin} needs PostgreSQL {ORIGINS_SINCE}, the source is {major_version}", "set origin to any")
     if bound is not None and bound.origin != origin:
@@ -119,9 +121,9 @@ def check_agreement(
     slot: ReplicationSlot,
     created_lsn: LSN,
 ) -> None:
-    """Raises TerminalError when the broker lost what was published or the slot was moved by somebody else.
+    """Raises TerminalError when the broker lost published messages or another client moved the slot.
 
-    ``created_lsn`` is where the slot began: what it was told beyond that must show in the stream or in the record.
+    ``created_lsn`` is where the slot began: LSNs confirmed beyond that must be in the stream or in the record.
     """
     if recorded is not None and recorded.stream_created != state.created:
         raise HistoryError(f"stream {stream_name} was deleted and made again: published changes are gone", START_AGAIN)
@@ -142,8 +144,8 @@ def check_agreement(
 
 
 async def check_history(walsender: WalSender, stream_name: str, point: ResumePoint, slot: ReplicationSlot, timeline: int) -> int:
-    """The source's timeline; ``timeline`` is the one that was published from. Nobody else reads the slot by now, so what the
-    server says is newer than what it is held against. Raises HistoryError."""
+    """Returns the source's timeline; ``timeline`` is the one that was published from. No other process reads the slot
+    by now, so the server's answers are newer than what they are compared with. Raises HistoryError."""
     identity = await walsender.identify()
     switch_point = None
     if identity.timeline > timeline:
@@ -155,8 +157,8 @@ async def check_history(walsender: WalSender, stream_name: str, point: ResumePoi
 def _check_source_history(
     stream_name: str, point: ResumePoint, slot: ReplicationSlot, identity: SystemIdentity, timeline: int, switch_point: LSN | None
 ) -> None:
-    """Raises HistoryError when the source went back before what was published or confirmed. ``timeline`` is the one that was
-    published from; when the source left it, ``switch_point`` says where."""
+    """Raises HistoryError when the source went back before published or confirmed LSNs. ``timeline`` is the one that
+    was published from; when the source left it, ``switch_point`` is where."""
     in_stream = point.published.flushed if point.published.last is not None else LSN(0)
     known = max(in_stream, slot.confirmed_flush_lsn)
     if timeline != identity.timeline and (switch_point is None or known > switch_point):

@@ -1,4 +1,4 @@
-"""Being asked to end, for good or for a pause: what runs at the source ends the same way, and after a pause begins anew."""
+"""Requests to end, for good or for a pause: what runs at the source ends the same way, and after a pause begins again."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Stopping:
     """Used on one event loop."""
 
     def __init__(self, pulse: Pulse) -> None:
-        """``pulse`` is told when the process rests: when all of its ``parts`` do."""
+        """``pulse`` is set to resting while all of the ``parts`` rest."""
         self._pulse = pulse
         self.parts = 1
         self._resting = 0
         self.for_good = asyncio.Event()
         self.end = asyncio.Event()
-        """Set by a stop and by a pause; there is another one after each pause. Whoever took this one to know when to end still
-        sees that, however short the pause was."""
+        """Set by a stop and by a pause; there is another one after each pause. A task that waits for this one still
+        ends, however short the pause was."""
         self._is_pause_wanted = False
 
     def request(self) -> None:
@@ -37,7 +37,7 @@ class Stopping:
         self.end.set()
 
     def pause(self, *, is_wanted: bool) -> None:
-        """Rest from now on, or go on."""
+        """Pauses, or resumes."""
         if is_wanted:
             self.end.set()
         elif self._is_pause_wanted and not self.for_good.is_set():
@@ -45,7 +45,7 @@ class Stopping:
         self._is_pause_wanted = is_wanted
 
     async def rest(self) -> None:
-        """To be called by a part: returns when no pause is wanted, at once when none is, or after a stop."""
+        """Rests a part: call it in each. Returns when no pause is wanted, at once when none is, or after a stop."""
         if not self._is_pause_wanted or self.for_good.is_set():
             return
         self._resting += 1

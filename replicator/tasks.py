@@ -1,8 +1,8 @@
 """Tasks that live and end together, and work that is repeated.
 
-``asyncio.TaskGroup`` cancels each task once. Before Python 3.12 ``asyncio.wait_for``, which nats-py uses for requests, swallows
-a cancellation that comes together with the answer; the task then goes on for ever and the group waits for it. So tasks are
-cancelled here until they have ended.
+``asyncio.TaskGroup`` cancels each task once. Before Python 3.12 ``asyncio.wait_for``, which nats-py uses for requests,
+swallows a cancellation that comes together with the answer; the task then runs forever and the group waits for it. So
+tasks are cancelled here until they have ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = telemetry.logger(__name__)
 async def run_until_first(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Runs ``calls`` together until one of them returns or raises; then ends the others and does the same.
 
-    When several have raised, an error of ours comes before any other, since it says what to do.
+    When several have raised, a PgsluiceError comes before any other, since it has a remedy.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
@@ -45,21 +45,21 @@ async def run_until_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _raise_error_of(ended: Iterable[asyncio.Future[Any]]) -> None:
-    """Nothing happens when none has failed."""
+    """Raises the error of an ended task; returns when none has failed."""
     errors = [error for task in ended if (error := _error_of(task)) is not None]
     if errors:
         raise next((error for error in errors if isinstance(error, PgsluiceError)), errors[0])
 
 
 def _error_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """What ended it. A cancellation that nobody asked for is an error too: a call of the NATS client ends so when its connection
-    is closed, and whoever waits for a task's exception would not be told."""
+    """Returns the error that ended it. An unrequested cancellation is an error too: a call of the NATS client ends so
+    when its connection is closed, and a waiter for a task's exception would not get it."""
     return ended_task("a part of the replicator", asyncio.CancelledError()) if task.cancelled() else task.exception()
 
 
 async def lasting(name: str, call: Coroutine[Any, Any, None]) -> None:
-    """Runs ``call``, which is to go on until it is cancelled. Raises what it raises when that is an error of ours, and else
-    TaskEndedError, whichever way it ends: without it the process would only look alive."""
+    """Runs ``call``, which must continue until it is cancelled. Raises its error if it is a PgsluiceError, and else
+    TaskEndedError, however it ends: without it the process would only seem alive."""
     error: BaseException | None = None
     try:
         await call
@@ -87,7 +87,7 @@ async def repeat(call: Callable[[], Awaitable[object]], interval_s: float, failu
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Returns when every task has ended; what they raise is dropped, since nobody waits for them any more."""
+    """Returns when every task has ended; their errors are dropped, since nothing waits for them any more."""
     every = set(tasks)
     pending = {task for task in every if not task.done()}
     while pending:
@@ -96,4 +96,4 @@ async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
         _, pending = await asyncio.wait(pending, timeout=_CANCEL_INTERVAL_S)
     for task in every:
         if not task.cancelled():
-            task.exception()  # or asyncio would report it, as one that nobody asked for
+            task.exception()  # or asyncio would report it as never retrieved

@@ -1,5 +1,5 @@
-"""How the source's tables are defined, from which change on: told by the source itself, or asked of its catalog.
+"""Definitions of the source's tables, each from a change on: sent by the source itself, or read from its catalog.
 
-``capture`` is the door to what makes the source tell: find, install, remove. ``tracking`` and ``source_definitions`` are what a
-session has of it.
+``capture`` is the interface for the source's part: find, install, remove. ``tracking`` and ``source_definitions`` are a
+session's part.
 """

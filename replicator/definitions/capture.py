@@ -1,7 +1,8 @@
-"""The capture of definitions at a source: found, installed, brought up to date, removed; and a message asked for by hand.
+"""The capture of definitions at a source: found, installed, brought up to date, removed; and a message requested by
+hand.
 
-Nobody who alters tables waits for it longer than ``LOCK_TIMEOUT_MS``: locks are asked for within that limit, and again after a
-pause.
+A session that alters tables waits for it no longer than ``LOCK_TIMEOUT_MS``: locks are asked for within that limit, and
+again after a pause.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
 _ALONE = sql.SQL("SELECT pg_advisory_xact_lock(hashtextextended('pgsluice capture of definitions', 0))")
-"""Of all groups, who share the schema."""
+"""Lock of all groups, which share the schema."""
 
 _IS_BUSY = "another session alters tables, trying again"
 
@@ -42,7 +43,7 @@ _IS_SUPERUSER: LiteralString = "SELECT r.rolsuper FROM pg_roles r WHERE r.rolnam
 
 log = telemetry.logger(__name__)
 
-# The catalog is open to every role; functions that look a name up are not, where the role may not use the schema.
+# The catalog is open to every role; functions that resolve a name are not, if the role may not use the schema.
 _FOUND: LiteralString = """
     WITH functions AS (SELECT p.oid, p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = %(schema)s AND p.proname = ANY(%(functions)s)),
@@ -61,8 +62,8 @@ _FOUND: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What is there of it. ``comment`` says which version, of which group; None without. ``working_triggers`` are enabled and
-    call the group's function."""
+    """The existing parts of a capture. ``comment`` names its version and group; None without. ``working_triggers`` are
+    enabled and call the group's function."""
 
     comment: str | None
     functions: int
@@ -71,7 +72,7 @@ class Capture:
     working_triggers: int
 
     def is_whole(self, installation: Installation) -> bool:
-        """Whether all of it is there, of this version."""
+        """Returns whether all of it exists, of this version."""
         names = installation.names
         triggers = len(event_trigger_names(names)) if installation.has_triggers else 0
         return (self.comment, self.functions, self.tables, self.working_triggers) == (
@@ -83,7 +84,8 @@ class Capture:
 
 
 async def find_capture(source: Source, names: GroupNames) -> Capture | None:
-    """None when there is no object of it. Raises UsageError when it is that of a group whose name differs in ``-`` and ``_``."""
+    """Returns None when no object of it exists. Raises UsageError when it belongs to a group whose name differs in
+    ``-`` and ``_``."""
     parameters = {
         "schema": SOURCE_SCHEMA,
         "ddl": names.in_source("ddl"),
@@ -106,11 +108,11 @@ def _check_group(found: Capture, names: GroupNames) -> None:
 
 
 async def install_capture(source: Source, installation: Installation, pauses: Pauses = DEFAULT_POLICY.source) -> str:
-    """Returns the token that signs the group's messages. Installs what is missing or of another version, and tells the capture
-    the patterns of the installation. Its role is that of the connection.
+    """Returns the token that signs the group's messages. Installs what is missing or of another version, and gives the
+    capture the patterns of the installation. Its role is the connection's.
 
-    Raises MissingPrivilegeError, which tells what an administrator can do, when the role may not; TerminalError when another role
-    owns a part of it (``check_owners``); TransientError when another session's transaction blocks it.
+    Raises MissingPrivilegeError, with what an administrator can do, when the role may not; TerminalError when another
+    role owns a part of it (``check_owners``); TransientError when another session's transaction blocks it.
     """
     await check_owners(source, installation.names)
     found = await find_capture(source, installation.names)
@@ -163,9 +165,10 @@ async def _note_patterns(source: Source, installation: Installation) -> None:
 
 
 async def remove_capture(source: Source, names: GroupNames) -> bool:
-    """Whether there was any of it. What other groups have is not touched; the schema goes with the last object in it.
+    """Returns whether any of it existed. Does not touch other groups' objects; the schema is removed with the last
+    object in it.
 
-    Raises MissingPrivilegeError when somebody else installed it.
+    Raises MissingPrivilegeError when another role installed it.
     """
     if await find_capture(source, names) is None:
         return False
@@ -190,7 +193,7 @@ async def note_table(source: Source, names: GroupNames, table: TablePattern) -> 
 
 
 async def _execute(source: Source, doing: str, statements: Iterable[str]) -> None:
-    """All of them, or none. Waits for other groups that do the same, which nobody else waits for."""
+    """Executes all statements, or none. Waits for other groups that do the same; no other session waits for that."""
     async with source.transaction(doing):
         await source.execute(doing, sql.Composed([_ALONE]))
         await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT_MS)))

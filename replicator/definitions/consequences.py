@@ -1,7 +1,8 @@
-"""What follows for a group's tables from a definition that its source told: a copy anew, or a look at what there is.
+"""Consequences of a definition for a group's tables: another copy, or another check of the tables.
 
-Where rows were given other values, no row in the log tells: the table is copied again. The ledger says so before the definition
-is published, so that workers learn from both together; and a replicator that dies before that is told again by the slot.
+If rows were given other values, no row in the log shows it: the table is copied again. The ledger records that before
+the definition is published, so that workers learn from both together; a replicator that dies before that gets it again
+from the slot.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
 _ACCESS_METHOD = 8
 """A reason of ``TableRewritten`` by which no value changes."""
 
-_PATIENCE_MS = 500  # somebody's lock on a partition is no reason to hold up the stream
+_PATIENCE_MS = 500  # another session's lock on a partition is no reason to delay the stream
 
 _EMPTY: LiteralString = "SELECT o.oid::bigint FROM unnest(%s::oid[]) o (oid) WHERE pg_relation_size(o.oid) = 0"
-"""One that is not there any more is not among them."""
+"""Oids of partitions that no longer exist are not among them."""
 
 log = telemetry.logger(__name__)
 
 
 class Consequences:
-    """Of one session. ``copy`` is None where nothing is to be copied for what is told. ``members`` are the oids that the
+    """The consequences within one session. ``copy`` is None if nothing is copied. ``members`` are the oids that the
     group follows; ``look`` is set when it may have to follow others."""
 
     def __init__(
@@ -77,7 +78,8 @@ class Consequences:
         return definition
 
     async def flush(self) -> None:
-        """To be called before what was noted is published. Raises TransientError when the broker does not answer."""
+        """Requests the noted copies; call it before the noted definitions are published. Raises TransientError when the
+        broker does not answer."""
         if not self._causes:
             return
         if self._copy is not None:
@@ -87,8 +89,8 @@ class Consequences:
         self._causes = {}
 
     async def _empty(self, partitions: Sequence[DefinedPartition]) -> frozenset[int]:
-        """Oids of those that hold no rows of their own. What has come by now comes with the stream too, so a copy too many does
-        no harm."""
+        """Returns the oids of partitions without rows. Rows that have come since are in the stream too, so an unneeded
+        copy does no harm."""
         stored = [partition.oid for partition in partitions if partition.filenode]
         others = {partition.oid for partition in partitions if not partition.filenode}
         source = await Source.connect(self._source)
@@ -120,8 +122,8 @@ def copy_cause(definition: PublishedDefinition, lsn: LSN) -> tuple[int, CopyCaus
 
 
 def _unknown_values(was: object, table: TableDefinition) -> str:
-    """Why it is not known what older rows have in a column that is sent from now on, "" when it is."""
-    # one kind alone: what was there before is a table or a type, and nothing else
+    """Returns why the values of older rows in a column that is sent from now on are unknown, "" if they are known."""
+    # a single kind: the previous definition is a table or a type, and nothing else
     if not isinstance(was, TableDefinition) or not (was.is_published and table.is_published):
         return ""
     before = {column.number: column for column in was.columns}
@@ -135,7 +137,7 @@ def _unknown_values(was: object, table: TableDefinition) -> str:
 
 
 def attached_partitions(definition: PublishedDefinition) -> list[DefinedPartition]:
-    """Those that may have held rows before they were of the table."""
+    """Returns the partitions that may have held rows before they were attached."""
     match definition.event:
         case TableDefined(tag=tag, table=table) | TablePublished(tag=tag, table=table):
             was = definition.previous
@@ -150,7 +152,7 @@ def attached_partitions(definition: PublishedDefinition) -> list[DefinedPartitio
 
 
 def attached_cause(definition: PublishedDefinition, filled: Sequence[DefinedPartition], lsn: LSN) -> tuple[int, CopyCause]:
-    """As ``copy_cause``, where rows of ``filled`` became rows of the table."""
+    """Like ``copy_cause``, if rows of ``filled`` became rows of the table."""
     about = concerned(definition.event)
     assert about is not None
     names = ", ".join(f"{partition.schema}.{partition.name}" for partition in filled)
@@ -158,7 +160,7 @@ def attached_cause(definition: PublishedDefinition, filled: Sequence[DefinedPart
 
 
 def changes_names(definition: PublishedDefinition) -> bool:
-    """Whether a group may have to follow other tables from now on."""
+    """Returns whether a group may have to follow other tables from now on."""
     match definition.event:
         case TableDefined(table=table) | TablePublished(table=table):
             was = definition.previous

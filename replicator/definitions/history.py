@@ -1,7 +1,7 @@
-"""What each published table was like, by the position from which on it was: pure, no I/O.
+"""Versions of each published table's definition, by the position from which on they apply: pure, no I/O.
 
-A source is replicated behind its present: the rows that come are of a time whose catalog is gone. And a session begins where the
-slot is, before what the last one had seen, so the newest definition is not enough either.
+Replication lags: the catalog of the time of its rows is gone. And a session begins where the slot is, before changes
+that the last one had seen, so the newest definition is not enough either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pgsluice.shared.wire.published_definition import Defined
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """``defined`` holds for changes behind ``position``."""
+    """``defined`` applies to changes after ``position``."""
 
     position: Position
     defined: Defined
@@ -33,16 +33,16 @@ class History:
     def is_whole(self) -> bool:
         """Returns whether the newest version has everything that this version of pgsluice records of a table or type."""
         newest = self.versions[-1].defined if self.versions else None
-        # one kind alone: earlier versions told less of types
+        # a single kind: earlier versions sent less about types
         return newest is not None and not (isinstance(newest, TypeDefined) and not newest.is_whole)
 
     def before(self, position: Position) -> Defined | None:
-        """What holds for the change at ``position``; None where that is not known."""
+        """Returns the definition for the change at ``position``; None if unknown."""
         index = bisect_left(self.versions, position, key=lambda version: version.position)
         return self.versions[index - 1].defined if index else None
 
     def note(self, version: Version) -> bool:
-        """Whether it is news: a session that goes back hears again what it has heard."""
+        """Returns whether it is news: a session that goes back hears again what it has heard."""
         index = bisect_left(self.versions, version.position, key=lambda each: each.position)
         known = self.versions[index : index + 1]
         if known and known[0].position == version.position:
@@ -56,11 +56,12 @@ class History:
         return True
 
     def forget(self, position: Position) -> None:
-        """Removes the version that holds behind ``position``: no row is of it."""
+        """Removes the version that applies after ``position``: no row is of it."""
         self.versions = [version for version in self.versions if version.position != position]
 
     def forget_before(self, confirmed: LSN) -> bool:
-        """Nothing that commits before ``confirmed`` comes again. Whether there was anything to forget."""
+        """Forgets versions that end before ``confirmed``, since earlier commits never come again. Returns whether there
+        were any."""
         kept = max(0, bisect_left(self.versions, confirmed, key=lambda version: version.position.commit_lsn) - 1)
         self.versions = self.versions[kept:]
         return kept > 0

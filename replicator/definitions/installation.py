@@ -1,7 +1,7 @@
-"""What the capture of a group consists of at its source, as statements: to make it, to remove it, and as a script for psql.
+"""The objects of a group's capture at its source, as statements: to create it, to remove it, and as a script for psql.
 
-All statements can be said again: what is there is left, or replaced by the same. What belongs to another role is refused, since
-whoever owns a function that an event trigger calls acts with the rights of everybody who alters anything.
+All statements can be repeated: existing objects are left, or replaced by the same. Objects of another role are refused,
+because the owner of a function that an event trigger calls acts with the rights of every role that alters anything.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pgsluice.shared.wire.names import PAD_PREFIX, SOURCE_SCHEMA, GroupNames
 from pgsluice.shared.wire.table import TablePattern
 
 VERSION = 3
-"""Of the functions. Another one is installed over what is there."""
+"""Version of the functions. Another one is installed over existing ones."""
 
-LOCK_TIMEOUT_MS = 500  # for as long, whoever alters tables waits for an installation
+LOCK_TIMEOUT_MS = 500  # the limit for which sessions that alter tables wait for an installation
 
 _EVENTS = {"ddl": "ddl_command_end", "drop": "sql_drop", "rewrite": "table_rewrite"}
 
@@ -42,7 +42,7 @@ _TAGS = (
 )
 
 _SHAPE = ("datestyle", "intervalstyle", "timezone", "extra_float_digits", "bytea_output", "lc_monetary", "array_nulls")
-"""Of our sessions' settings, those that shape the text of a value."""
+"""Session settings that shape the text of a value."""
 
 _TABLES = ("token", "pattern")
 
@@ -64,7 +64,7 @@ _FUNCTIONS = {
     "ddl()": ("What event triggers call. A failure in it warns, and does not fail the statement.", trigger_sql.DDL),
     "note(regclass)": ("For migrations where event triggers cannot be had: called with the table's name.", trigger_sql.NOTE),
 }
-"""By their signatures, each after those that it calls: what it is for, and its text."""
+"""Functions by signature, each after the ones that it calls: purpose and text."""
 
 _EARLIER = ("describe(oid, boolean)",)
 """Signatures of functions that only earlier versions of the capture have."""
@@ -80,9 +80,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The capture of one group. ``role`` is the one that the group connects as, which need not be the one that installs;
-    ``patterns`` are of the tables that the group wants, with their schemas. Without event triggers only what somebody notes is
-    told."""
+    """The capture of one group. ``role`` is the group's login role, which need not be the one that installs;
+    ``patterns`` are of the tables that the group wants, with their schemas. Without event triggers only noted changes
+    are sent."""
 
     names: GroupNames
     patterns: Sequence[TablePattern]
@@ -95,12 +95,12 @@ class Installation:
 
     @property
     def comment(self) -> str:
-        """Of the function ``ddl``: whose it is, and what is installed."""
+        """Comment of the function ``ddl``: its group, and the installed version."""
         kind = "capture" if self.has_triggers else "notes"
         return f"{group_comment(self.names)}, {kind} {VERSION} of publication {self.names.publication}"
 
     def steps(self) -> Iterator[Step]:
-        """To be executed in one transaction."""
+        """Yields the steps, for one transaction."""
         yield Step("What follows calls none of what it replaces.", ";\n".join(removal_of_triggers(self.names)))
         yield Step("The schema of pgsluice's own objects.", self._formatted(owner_sql.HOME))
         yield Step(
@@ -134,7 +134,8 @@ class Installation:
         yield Step("Which version this is.", f"COMMENT ON FUNCTION {function}() IS {_literal(self.comment)}")
 
     def pattern_steps(self) -> Iterator[Step]:
-        """What makes the patterns those of the group. Executed by the group's role too, at each start."""
+        """Yields the steps that replace the stored patterns with the group's. The group's role executes them too, at
+        each start."""
         rows = ", ".join(f"({_literal(schema)}, {_literal(table)})" for schema, table in self.like_pairs)
         pattern = self._of("pattern")
         yield Step("", f"DELETE FROM {pattern}")
@@ -146,7 +147,7 @@ class Installation:
         return sorted({(pattern.schema.like, pattern.name.like) for pattern in self.patterns if pattern.schema is not None})
 
     def script(self) -> str:
-        """For an administrator, to be run by psql."""
+        """Returns a script for an administrator, to be run by psql."""
         head = _HEAD.format(group=self.names.group, role=repr(self.role), publication=repr(self.names.publication))
         body = [(f"-- {step.comment}\n" if step.comment else "") + f"{step.statement};\n" for step in self.steps()]
         return "\n".join([head, *body, "COMMIT;\n"])
@@ -195,7 +196,7 @@ class Installation:
 
 
 def group_comment(names: GroupNames) -> str:
-    """What the comment of a group's function begins with. ``a-b`` and ``a_b`` have the same function."""
+    """Returns the begin of the comment of a group's function. ``a-b`` and ``a_b`` have the same function."""
     return f"pgsluice group {names.group}"
 
 
@@ -204,7 +205,7 @@ def qualified(names: GroupNames, noun: str) -> str:
 
 
 def _signatures(names: GroupNames, signatures: Iterable[str]) -> list[str]:
-    """As DROP FUNCTION takes them."""
+    """Returns the signatures for DROP FUNCTION."""
     return [f"{qualified(names, _noun(signature))}{signature[len(_noun(signature)) :]}" for signature in signatures]
 
 
@@ -232,19 +233,19 @@ def others_query(names: GroupNames, installer: str) -> str:
 
 
 def removal_of_triggers(names: GroupNames) -> list[str]:
-    """To be committed before the rest is removed: from then on no statement calls what goes."""
+    """Returns statements to commit before the rest is removed: from then on no statement calls the removed functions."""
     return [f"DROP EVENT TRIGGER IF EXISTS {name}" for name in event_trigger_names(names)]
 
 
 def removal_of_objects(names: GroupNames) -> list[str]:
-    """Each function after those that call it; the schema when nothing else is in it."""
+    """Returns statements that drop each function after its callers; the schema when nothing else is in it."""
     functions = [f"DROP FUNCTION IF EXISTS {signature}" for signature in reversed(_signatures(names, (*_FUNCTIONS, *_EARLIER)))]
     tables = [f"DROP TABLE IF EXISTS {qualified(names, noun)}" for noun in _TABLES]
     return [*functions, *tables, _EMPTY_SCHEMA.format(schema=SOURCE_SCHEMA)]
 
 
 def removal_script(names: GroupNames) -> str:
-    """For an administrator, to be run by psql."""
+    """Returns a script for an administrator, to be run by psql."""
     head = f"-- Removes the capture of definitions of the group {names.group}.\n\n{_BEGIN}"
     statements = [*removal_of_triggers(names), *removal_of_objects(names)]
     return "\n".join([head, *(f"{statement};" for statement in statements), "\nCOMMIT;\n"])

@@ -1,12 +1,13 @@
-"""Statements that tell which roles own the capture of a group.
+"""Statements that return the roles that own the capture of a group.
 
-The owner of a schema may replace the objects of any role in it, and a role that may create in it may add a function next to ours
-that PostgreSQL prefers. What event triggers call then runs with the rights of the role that installed the capture, and what
-replaces our tables runs with the rights of the group's role.
+The owner of a schema may replace the objects of any role in it, and a role that may create in it may add a function
+next to pgsluice's that PostgreSQL prefers. What event triggers call then runs with the rights of the role that
+installed the capture, and what replaces pgsluice's tables runs with the rights of the group's role.
 
-So the schema and the group's objects in it belong to the role that installed them (the owner of the function ``ddl``) or to
-superusers, and no other role may create there. The installing role is the group's own, a role that this one is a member of, a
-superuser, or the owner of the event triggers, as with administrators of hosted services that offer no superuser.
+So the schema and the group's objects in it belong to the role that installed them (the owner of the function ``ddl``)
+or to superusers, and no other role may create there. The installing role is the group's own, a role that this one is a
+member of, a superuser, or the owner of the event triggers, as with administrators of hosted services that offer no
+superuser.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ SELECT o.kind, o.name, r.rolname::text AS role
   LEFT JOIN pg_roles r ON r.oid = o.owner
  WHERE r.rolsuper IS NOT TRUE
  ORDER BY o.kind DESC, o.name"""
-"""The owners of parts of the capture other than the installer. ``installer`` is INSTALLING or INSTALLED. A superuser is a
-member of every role, so membership says nothing about trust."""
+"""The owners of parts of the capture other than the installer. ``installer`` is INSTALLING or INSTALLED. A superuser is
+a member of every role, so membership is no sign of trust."""
 
 INSTALLING = "SELECT oid FROM me"
 INSTALLED = "SELECT coalesce((SELECT o.owner FROM object o WHERE o.proname = '{ddl}' LIMIT 1), me.oid) AS oid FROM me"

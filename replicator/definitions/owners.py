@@ -1,4 +1,6 @@
-"""Check that a group's capture belongs to roles that the group's role and its installer can trust (``owner_sql`` says which)."""
+"""Check that a group's capture belongs to roles that the group's role and its installer can trust (``owner_sql`` names
+them).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ async def check_owners(source: Source, names: GroupNames) -> None:
 
 
 async def owner_errors(source: Source, names: GroupNames) -> list[TerminalError]:
-    """The same as a list. None while there is no schema."""
+    """Returns errors about owners; empty while there is no schema."""
     doing = "looking up who owns the capture of definitions"
     return [_error(other) for other in await source.rows_of(_Other, doing, others_query(names, INSTALLED))]
 

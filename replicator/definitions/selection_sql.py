@@ -1,7 +1,7 @@
-"""The source's functions ``select`` and ``users``: which tables a command concerns, and whether the group has them.
+"""The source's functions ``select`` and ``users``: the tables that a command concerns, and whether the group has them.
 
-``select`` says of a few tables what ``pg_get_publication_tables`` says of all. Neither takes a lock, as ``pg_partition_tree``
-would of every partition: nobody's statement shall wait because of us.
+``select`` returns for a few tables what ``pg_get_publication_tables`` returns for all. Neither takes a lock, as
+``pg_partition_tree`` would on every partition: no statement waits because of pgsluice.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import LiteralString
 
 
 def used_types(tables: LiteralString) -> LiteralString:
-    """A query for the types (relation, oid) that columns of ``tables``, an expression, use, also by way of others, but for those
-    that every server has and the row types of tables."""
+    """Returns a query for the types (relation, oid) that columns of ``tables``, an expression, use, also indirectly,
+    except built-in types and the row types of tables."""
     return (
         """
              WITH RECURSIVE used (relation, oid) AS (

@@ -1,8 +1,8 @@
-"""How the tables of a replication stream are defined, at every place in it.
+"""Definitions of the tables of a replication stream, at every place in it.
 
-Where definitions are captured the source tells them in the stream itself, where the command stood (``take``), and what it told
-is kept for sessions that go back. Of a table of which it told nothing, or something that its Relation message does not agree
-with, the catalog is asked (``replicator.source.relation_catalog``), whose facts count as far as they are older than the change.
+If definitions are captured the source sends them in the stream itself, at the command's place (``take``), and they are
+kept for sessions that go back. For a table without a message, or with one that contradicts its Relation message, the
+catalog is read (``replicator.source.relation_catalog``), whose facts are valid if they are older than the change.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ class _Made:
 
 
 class SourceDefinitions:
-    """The definitions of one session. ``prefix`` is that of the group's logical messages, ``token`` the secret that signs them
-    ("" while nothing is captured), and ``read_token`` reads the secret that the source has now. ``published`` holds what was
-    published before. The caller calls ``flush`` before it publishes anything that depends on what was taken."""
+    """The definitions of one session. ``prefix`` is the prefix of the group's logical messages, ``token`` the secret
+    that signs them ("" while nothing is captured), and ``read_token`` reads the secret that the source has now.
+    ``published`` holds what was published before. The caller calls ``flush`` before it publishes anything that depends
+    on what was taken."""
 
     def __init__(
         self,
@@ -112,12 +113,12 @@ class SourceDefinitions:
 
     @property
     def are_captured(self) -> bool:
-        """Whether the source tells of them."""
+        """Returns whether the source sends them."""
         return bool(self._token)
 
     async def describe(self, relation: Relation, position: Position, xid: int) -> Table:
-        """What ``relation`` says, completed by what is known of its table for the change at ``position`` of the transaction
-        ``xid``."""
+        """Completes ``relation`` with the known facts about its table, for the change at ``position`` of the
+        transaction ``xid``."""
         table = await self._described(relation, position, xid)
         self._seen.note(table)
         return table
@@ -167,7 +168,7 @@ class SourceDefinitions:
             self._log.forget(before.position)
         definition = await self._consequences.note(published, position)
         self._note(definition, position, committed_at)
-        # the others tell of no columns
+        # the others contain no columns
         if isinstance(event, TableDefined | TablePublished):
             self._seen.note(_table_of(event.table))
         return Taken(encode_message(LogicalMessage(True, message.lsn, DDL_PREFIX, definition.encode())), supersedes)
@@ -207,7 +208,8 @@ class SourceDefinitions:
             )
 
     async def _believed(self, content: bytes, position: Position) -> DefinitionEvent | None:
-        """None for what our function did not emit: every role may emit a message. While nothing is captured nobody can tell."""
+        """Returns None for a message that the capture function did not emit: every role may emit a message. While
+        nothing is captured no message can be verified."""
         signed = content if len(content) <= MOST_BYTES else content[:SIGNED_BYTES]
         event = believed(signed, self._token)
         if event is None and self._token and await self._takes_new_token():
@@ -252,7 +254,7 @@ class SourceDefinitions:
         return replace(event, table=event.table.after(known if isinstance(known, TableDefinition) else None))
 
     def _noted(self, event: DefinitionEvent, position: Position) -> Defined | None:
-        """What was there before ``event``, whose definition holds behind ``position``."""
+        """Notes ``event``, whose definition applies after ``position``; returns the previous definition."""
         match event:
             case TableDefined(table=defined) | TablePublished(table=defined):
                 return self._replaced(defined, position)

@@ -25,7 +25,7 @@ _ENVELOPE_BYTES = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HistoryRecord:
-    """``versions`` is packed: a position and what holds behind it, for each."""
+    """``versions`` is packed: a position and the definition after it, for each."""
 
     name: str
     versions: str
@@ -40,7 +40,7 @@ class HistoryStore:
         self._bucket = bucket
 
     async def load(self) -> dict[int, History]:
-        """By oid. Raises TerminalError for a record that ``write`` does not make."""
+        """Returns histories by oid. Raises TerminalError for a record that ``write`` never produces."""
         keys = [key for key in await self._bucket.keys() if key.startswith(_PREFIX)]
         found = await asyncio.gather(*map(self._read, keys))
         return {int(key.removeprefix(_PREFIX)): history for key, history in zip(keys, found, strict=True)}
@@ -53,7 +53,7 @@ class HistoryStore:
         await asyncio.gather(*(self._bucket.put(f"{_PREFIX}{oid}", record) for oid, record in records.items()))
 
     async def load_log(self) -> DefinitionLog:
-        """What was published before. Raises TerminalError for a record that ``write_log`` does not make."""
+        """Returns the published definitions. Raises TerminalError for a record that ``write_log`` never produces."""
         return await load_log(self._bucket)
 
     async def write_log(self, log: DefinitionLog) -> None:

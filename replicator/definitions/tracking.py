@@ -1,4 +1,4 @@
-"""Whether definitions are captured for a session, and that each published table is described once to begin with."""
+"""Sets up tracking for a session, and makes the source describe each published table once at the start."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _UNDESCRIBED: LiteralString = (
 async def track_definitions(
     source: Source, names: GroupNames, patterns: Sequence[TablePattern], role: str, described: Collection[int], pauses: Pauses
 ) -> str:
-    """Installs the capture and returns the token that signs its messages; "" when the role lacks the rights, so that workers
-    notice an altered table by its rows only. ``patterns`` say which tables may be wanted. Has the source describe in the stream
-    the published tables that are not among ``described``, or that use a type that is not: who applies a definition has to know
-    the one before. Raises otherwise as ``install_capture`` does."""
+    """Installs the capture and returns the token that signs its messages; "" when the role lacks the rights, so that
+    workers notice an altered table by its rows only. ``patterns`` match the tables that may be wanted. Makes the source
+    describe in the stream the published tables that are not among ``described``, or that use a type that is not:
+    applying a definition needs the one before. Raises otherwise as ``install_capture`` does."""
     installation = Installation(names, patterns, role)
     try:
         token = await _install(source, installation, pauses)
@@ -49,7 +49,7 @@ async def track_definitions(
 
 
 async def token_now(settings: PostgresSettings, names: GroupNames) -> str:
-    """Returns the secret that signs messages now; "" where there is none that the role may read. Raises TransientError."""
+    """Returns the secret that signs messages now; "" without one that the role may read. Raises TransientError."""
     source = await Source.connect(settings)
     try:
         return await read_token(source, names)
@@ -71,8 +71,8 @@ async def _describe(source: Source, names: GroupNames, described: Collection[int
 
 
 async def _install(source: Source, installation: Installation, pauses: Pauses) -> str:
-    """Installs all of the capture or nothing; without event triggers only where a person has installed a capture before: a part
-    that this role made would be in the way of the administrator who installs the whole."""
+    """Installs all of the capture or nothing; without event triggers only if an administrator has installed a capture
+    before: a part that this role made would be in the way of the administrator who installs the whole."""
     try:
         return await install_capture(source, installation, pauses)
     except MissingPrivilegeError as error:

@@ -1,8 +1,10 @@
-"""The source's functions that run with a command: ``ddl`` for event triggers, ``note`` for migrations, and what both call.
+"""The source's functions that run with a command: ``ddl`` for event triggers, ``note`` for migrations, and what both
+call.
 
-``ddl`` runs within every statement that alters something, whoever says it, with the rights of whoever installed it. So it looks
-for names in pg_catalog alone (pg_temp would come first if it were not named), pins what shapes text, and waits for nobody. Its
-failure is no failure of the statement: it warns, and tells the reader that something is not known.
+``ddl`` runs within every statement that alters something, whoever runs it, with the rights of the role that installed
+it. So it resolves names in pg_catalog alone (pg_temp would come first if it were not named), pins settings that shape
+text, and never waits. Its failure is no failure of the statement: it warns, and sends the reader a message of kind
+unknown.
 """
 
 from __future__ import annotations

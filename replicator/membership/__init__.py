@@ -1,1 +1,1 @@
-"""Which tables a group has, since when, and who changed that."""
+"""Membership: the tables of a group, since when, and the record of changes."""

@@ -1,8 +1,8 @@
 """Tables that were dropped at the source: the replicator forgets them once neither stream holds anything of them.
 
-A worker that reads a stream from its begin needs the ledger to know which changes a copy holds and which no worker applies. A
-table of which the streams hold nothing needs no record. Only its name is kept: a target may hold its rows, and a new table of
-that name is copied into an emptied one.
+A worker that reads a stream from its begin needs the ledger to know which changes a copy holds and which no worker
+applies. A table without data in the streams needs no record. Only its name is kept: a target can hold its rows, and a
+new table of that name is copied into an emptied one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""One group's publication, brought to the configuration when a process begins; ``publication_watch`` goes on from there.
+"""One group's publication, brought to the configuration when a process begins; ``publication_watch`` continues from
+there.
 
-Rules are tried on the tables that a group would publish: those are asked for here as well (``load_source_tables``).
+Rules are tried on the tables that a group would publish, which are read here as well (``load_source_tables``).
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ log = telemetry.logger(__name__)
 class GroupPublication:
     """``prepare`` in the first session of a process, ``bring`` when tables join or leave while the group streams.
 
-    A later session takes the publication as it is (``PublicationWatch.verify``), so that a table made meanwhile cannot stop a
-    replicator that only lost its connection. ``copy`` is None for a group that only streams.
+    A later session takes the publication as it is (``PublicationWatch.verify``), so that a table created meanwhile
+    cannot stop a replicator that only lost its connection. ``copy`` is None for a group that only streams.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class GroupPublication:
         self._copy = copy
 
     async def prepare(self, found: Publication | None, *, has_published: bool) -> Publication:
-        """``found`` is the publication as it is; ``has_published``: the group has had a slot. Raises UsageError or TerminalError
-        when rows or changes would be missing without a word, or when somebody has to alter the publication."""
+        """``found`` is the publication as it is; ``has_published``: the group has had a slot. Raises UsageError or
+        TerminalError when rows or changes would be missing silently, or when an administrator has to alter the
+        publication."""
         tables = await self._selected(has_published=has_published)
         publication = await self._make(tables) if found is None else found
         report_partitioned(tables)
@@ -90,11 +92,11 @@ class GroupPublication:
         only_joins: bool = False,
         waits: bool = True,
     ) -> Publication:
-        """Makes the group follow and publish ``tables``, and no others. The caller has put those that are to be copied into the
-        ledger; this adds members that another role took out of the publication or altered in it. ``only_joins``: takes nothing
-        out of our publication. Without ``waits`` tables join only if none of them is locked. Raises as ``prepare``,
-        LockTimeoutError when a table that joins was never free, TableChangedError when a table is gone or another has its
-        name."""
+        """Makes the group follow and publish ``tables``, and no others. The caller has put the tables to copy into the
+        ledger; this adds members that another role took out of the publication or altered in it. ``only_joins``: takes
+        nothing out of the group's own publication. Without ``waits`` tables join only if none of them is locked. Raises
+        as ``prepare``, LockTimeoutError when a table that joins was never free, TableChangedError when a table is gone
+        or another has its name."""
         membership = await load_membership(self._bucket) if has_published else None
         membership = (membership or Membership.of(publication)).settled(publication)
         away = await members_away(self._source, membership, publication, self._wishes, self._names) if has_published else {}
@@ -137,8 +139,8 @@ class GroupPublication:
     async def _checked(
         self, membership: Membership, publication: Publication, tables: Sequence[SourceTable], away: Collection[int]
     ) -> tuple[Membership, frozenset[int]]:
-        """Returns the record with what is missing, and the tables that are copied again once they are published. Raises when
-        neither a person nor a new copy makes up for something that is missing."""
+        """Returns the record with what is missing, and the tables that are copied again once they are published. Raises
+        when neither an operator's decision nor a new copy makes up for something that is missing."""
         membership = self._with_wanted_options(membership, publication)
         breaks, mended = find_breaks(membership, publication, away), frozenset[int]()
         if self._copy is not None and are_mended(breaks, membership, publication, self._wishes):
@@ -156,7 +158,7 @@ class GroupPublication:
         return membership, mended
 
     def _with_wanted_options(self, membership: Membership, publication: Publication) -> Membership:
-        """Operations and options that the configuration asks for now, and did not before, are nobody's offence."""
+        """Returns the membership with newly configured operations and options, which are no foreign alteration."""
         wanted = set(self._settings.publish)
         is_ours = publication.is_made_by(self._names)
         if set(membership.operations) != wanted and (is_ours or wanted == set(publication.operations)):
@@ -190,7 +192,7 @@ class GroupPublication:
         tables: Sequence[SourceTable],
         alteration: Alteration,
     ) -> Publication:
-        """Ours as the configuration asks for; an administrator's as it is."""
+        """Aligns the group's own publication with the configuration; only checks an administrator's."""
         if not publication.is_made_by(self._names):
             check_fit(publication, tables)
             return publication
@@ -219,7 +221,7 @@ class GroupPublication:
     async def _follow(
         self, membership: Membership, publication: Publication, left: Sequence[Break], tables: Sequence[SourceTable]
     ) -> None:
-        """Remembers who is followed, for the next look, for workers and for people."""
+        """Stores the followed tables, for the next check, for workers and for readers."""
         report_left(left)
         names = {table.qualified_name for table in tables}
         away = {entry.oid: entry for entry in (*membership.left, *left)}

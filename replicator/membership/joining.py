@@ -1,7 +1,8 @@
-"""Which tables may be followed from now on, and what a person has to decide before: pure.
+"""Decides which tables may be followed from now on, and which decisions an operator has to make before: pure.
 
-A group that only streams can bring over neither the rows that a table held before it joined, nor the changes that were made
-while it was away. So it refuses such a table, unless the person names it in ``without-copy``. A group with a copy copies it.
+A group that only streams can bring over neither the rows that a table held before it joined, nor the changes that were
+made while it was away. So it refuses such a table, unless the operator names it in ``without-copy``. A group with a
+copy copies it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _START_AGAIN = "run 'pgsluice drop' and start again with --copy-and-stream and a
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the configuration asks for, and people by commands. ``copies``: rows are brought over; ``configured`` is what
-    ``tables`` says, () for all that an administrator's publication holds; ``added`` and ``removed`` are people's
-    (``shared.broker.table_selection``). ``without_copy`` goes on with what is missing, ``added_without_copy`` only joins so."""
+    """The tables that the configuration and commands ask for. ``copies``: rows are copied; ``configured`` is from
+    ``tables``, () for all that an administrator's publication contains; ``added`` and ``removed`` are from commands
+    (``shared.broker.table_selection``). ``without_copy`` accepts missing rows and changes, ``added_without_copy`` only
+    when a table joins."""
 
     copies: bool
     configured: tuple[TablePattern, ...]
@@ -52,7 +54,7 @@ class Wishes:
 
     @property
     def matching(self) -> tuple[TablePattern, ...]:
-        """Those that may ask for several, like whole schemas."""
+        """Patterns that can match several tables, like whole schemas."""
         return tuple(pattern for pattern in self.patterns if not pattern.is_name)
 
     def names(self, table: SourceTable) -> bool:
@@ -63,7 +65,7 @@ class Wishes:
         return not is_named and any(pattern.matches(schema, table) for pattern in self.removed)
 
     def wants(self, schema: str, table: str) -> bool:
-        """Whether a table of that name is asked for."""
+        """Returns whether a table of that name is asked for."""
         is_asked_for = not self.configured or any(pattern.matches(schema, table) for pattern in self.patterns)
         return is_asked_for and not self.is_removed(schema, table)
 
@@ -87,8 +89,8 @@ class Joining:
 def settle_breaks(
     membership: Membership, tables: Collection[SourceTable], ledger: LedgerContent, wishes: Wishes
 ) -> tuple[Membership, list[Break]]:
-    """``membership`` without what is decided: breaks of tables that are copied anew, of tables that are no longer asked for, and
-    of tables that the person goes on with as they are. The latter come beside it."""
+    """Returns ``membership`` without settled breaks: of tables that are copied again, of tables that are no longer
+    wanted, and of tables that the operator continues without a copy. Returns the latter separately."""
     selected = {table.oid for table in tables}
     accepted: dict[int, Break] = {}
 
@@ -106,13 +108,13 @@ def settle_breaks(
 
 
 def is_copied_anew(ledger: LedgerContent, oid: int) -> bool:
-    """Whether no change of the table is applied before a later copy says from where on."""
+    """Returns whether no change of the table is applied before a later copy defines from where on."""
     record = ledger.tables.get(oid)
     return record is not None and (record.phase.is_waiting_for_copy or record.phase is Phase.ERRORED)
 
 
 def check_breaks(membership: Membership, copies: bool) -> None:
-    """Raises TerminalError while anything is missing that nobody has decided about."""
+    """Raises TerminalError while changes are missing without an operator's decision."""
     if not membership.missing:
         return
     first = membership.missing[0]
@@ -180,8 +182,8 @@ def leaving(
     dropped: Mapping[int, str],
     at: str,
 ) -> list[Break]:
-    """The members that are not among ``tables``; ``dropped`` says of some why. Changes of one that is still published are missing
-    from now on, ``at``."""
+    """Returns the members that are not among ``tables``; ``dropped`` has the reasons of some. Changes of one that is
+    still published are missing from now on, ``at``."""
     selected = {table.oid for table in tables}
     left = []
     for member in membership.members:

@@ -1,7 +1,7 @@
-"""A group's tables while it streams: orders are carried out, tables that come join, and the publication is looked at.
+"""A group's tables while it streams: orders are carried out, new tables join, and the publication is checked.
 
-Orders are looked for once a second: that is one small question to the broker, which needs no consumer that would have to be
-made again after each of its outages, and nobody who waits for a copy notices a second.
+Orders are polled once a second: that is one small request to the broker, which needs no consumer that would have to be
+created again after each of its outages, and a copy takes longer than a second anyway.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = telemetry.logger(__name__)
 
 
 class LiveMembership:
-    """``run`` beside a session. ``look`` is set by whoever has heard that there may be other tables."""
+    """Call ``run`` in parallel to a session. ``look`` is set by code that learns of other tables."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class LiveMembership:
         self._look = look
         self._looked_at = time.monotonic()
         self._has_found = False
-        """Whether the wanted tables have to be looked up: a look at the publication has ended since the last time."""
+        """True if the wanted tables must be determined again: a check of the publication has ended since the last time."""
         self._has_looked = False
-        """Whether dropped tables have to be forgotten: a look at the publication has ended since the last time."""
+        """True if dropped tables must be forgotten: a check of the publication has ended since the last time."""
         self._news = RetryNews()
         self._reported: set[str] = set()
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises TerminalError when changes may be missing, TransientError when the source does not
-        answer."""
+        """Runs until it is cancelled. Raises TerminalError when changes may be missing, TransientError when the source
+        does not answer."""
         while True:
             if self._look.is_set() or time.monotonic() - self._looked_at >= self._run.settings.check_interval_s:
                 await self._look_at_publication()
@@ -70,14 +70,14 @@ class LiveMembership:
                     self._has_looked = False
                 await self._follow_tables()
                 await self._carry_out_orders()
-            except PgsluiceError as error:  # the stream goes on without it
+            except PgsluiceError as error:  # the stream continues without it
                 if self._news.is_due(error):
                     log.warning("tables do not join or leave now, trying again", reason=str(error))
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _follow_tables(self) -> None:
-        """What is wanted and not done: by a new configuration, by what a look found, by a session that ended in the middle, or
-        because it is time to try again."""
+        """Does what is wanted and not done: by a new configuration, by the result of a check, by a session that ended
+        in the middle, or because it is time to retry."""
         copy = self._run.copy
         due = [] if copy is None else [record.oid for record in copy.progress.errored if record.is_due(datetime.now(UTC))]
         settings, is_new = self._run.settings, self._run.is_configuration_new
@@ -91,7 +91,7 @@ class LiveMembership:
         try:
             orders = await ORDERS.load(self._bucket)
         except TransientError as error:
-            log.debug("orders about tables cannot be looked for now", reason=str(error))  # others say that the broker is away
+            log.debug("orders about tables cannot be looked for now", reason=str(error))  # the session logs it
             return
         for order in orders.open:
             await self._execution.carry_out(order)
@@ -105,7 +105,7 @@ class LiveMembership:
         self._has_found = self._has_looked = True
 
     def _report(self, applied: AppliedChanges, *, is_asked_for: bool) -> None:
-        """Each thing once, unless somebody has just asked for it."""
+        """Reports each problem once, or again if it was just requested."""
         if is_asked_for:
             self._reported.clear()
         names = {table.oid: table.qualified_name for table in applied.wanted.tables}

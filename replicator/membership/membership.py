@@ -1,8 +1,9 @@
-"""What a group made of its publication and which tables it follows, under ``publication`` in the state bucket.
+"""The state of a group's publication and the tables that it follows, under ``publication`` in the state bucket.
 
-The record is compared with the catalog at the start of each session and every minute beside it. A difference that is not ours
-means that changes may be missing; it is kept as a ``Break`` until a person has decided about it, so a restart does not heal it.
-An alteration of our own is announced (``Making``) before it is made, so that a kill in between is not taken for somebody else's.
+The record is compared with the catalog at the start of each session and every minute during it. A foreign difference
+means that changes may be missing; it is kept as a ``Break`` until an operator has decided about it, so a restart does
+not heal it. The group's own alteration is announced (``Making``) before it is made, so that after a kill in between it
+is not mistaken for a foreign one.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _PUBLICATION_KEY = "publication"
 TAKEN_OUT = "somebody took it out of the publication"
 
 MOST_BREAKS = 1000
-"""Of each kind that are kept: a record has to fit into one message."""
+"""Number of breaks that are kept of each kind: a record has to fit into one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A table that is followed since ``since`` (an LSN). The rest is what the catalog said of it; ``partitions`` is None when
-    they were never looked at, and for a table that is not partitioned. ``chosen_as`` is the schema and name by which ``tables``
-    chose it, when it was renamed since; () while that is its own."""
+    """A table that is followed since ``since`` (an LSN). The rest is from the catalog; ``partitions`` is None when they
+    were never read, and for a table that is not partitioned. ``chosen_as`` is the schema and name by which ``tables``
+    chose it, when it was renamed since; () while that is its current name."""
 
     oid: int
     schema: str
@@ -53,7 +54,7 @@ class Member:
         return schema, table
 
     def going_on_from(self, before: Member) -> Member:
-        """The same, which was ``before``."""
+        """Returns this member with the history of ``before`` (the same table, perhaps renamed)."""
         chosen = before.chosen_name
         chosen_as = () if chosen == (self.schema, self.table) else chosen
         return replace(self, since=before.since, partitions=before.partitions, chosen_as=chosen_as)
@@ -77,7 +78,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """An alteration of ours that may have happened: its transaction, and the tables after it."""
+    """An alteration by this group that may have happened: its transaction, and the tables after it."""
 
     xid: str
     oids: tuple[int, ...]
@@ -85,12 +86,13 @@ class Making:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """``seen_lsn`` and ``seen_at`` are those of the last look that found everything as it should be. That look saw no transaction
+    """``seen_lsn`` and ``seen_at`` are from the last check that found everything correct. That check saw no transaction
     from ``seen_xid`` on.
 
-    ``left``: tables that are no longer followed, with the place from which changes are missing. ``missing``: tables that are
-    followed, and of which changes may be missing: the group does not go on before somebody decided. ``partition_changes``: what
-    happened to partitions, which no change told the targets. ``unpublished``: tables of whole schemas that nobody follows.
+    ``left``: tables that are no longer followed, with the place from which changes are missing. ``missing``: tables
+    that are followed, whose changes may be missing: the group does not continue before an operator decided.
+    ``partition_changes``: changes of partitions that targets received no message about. ``unpublished``: tables of
+    whole schemas that are not followed.
     """
 
     name: str
@@ -108,7 +110,7 @@ class Membership:
     making: Making | None = None
     seen_xid: str = ""
     former: tuple[str, ...] = ()
-    """Names of dropped tables, of which the record keeps nothing else: targets may hold their rows."""
+    """Names of dropped tables, without other facts: targets can hold their rows."""
 
     @property
     def oids(self) -> frozenset[int]:
@@ -166,7 +168,7 @@ class Membership:
         return replace(self, members=members, left=(*self.left, *left)), left
 
     def settled(self, publication: Publication) -> Membership:
-        """The same without ``making``, which the catalog shows to have happened or not."""
+        """Returns the membership without ``making``, after the catalog shows whether it happened."""
         if self.making is None:
             return self
         xid, oids = self.making.xid, frozenset(self.making.oids)
@@ -195,7 +197,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class _PublicationRecord:
-    """``content`` is the membership, packed; the rest is for people."""
+    """``content`` is the membership, packed; the rest is for readers."""
 
     publication: str
     tables: int
@@ -232,9 +234,9 @@ async def store_membership(bucket: StateBucket, membership: Membership) -> None:
 
 
 def find_breaks(membership: Membership, publication: Publication, away: Collection[int]) -> list[Break]:
-    """Returns the members of which changes may be missing, because somebody altered the publication since the last look. The
-    record is settled. ``away`` are OIDs of members that leave by themselves. A table that was added to the publication breaks
-    nothing."""
+    """Returns the members whose changes may be missing, because another role altered the publication since the last
+    check. The record is settled. ``away`` are OIDs of members that leave for other reasons. A table that was added to
+    the publication breaks nothing."""
     reason = ""
     if publication.xmin != membership.xmin:
         reason = "somebody altered the publication's operations, options or owner"
@@ -250,7 +252,7 @@ def find_breaks(membership: Membership, publication: Publication, away: Collecti
 
 
 def _break_of(member: Member, found: PublishedTable | None) -> str:
-    """Why changes of the member may be missing, "" when none are."""
+    """Returns why changes of the member may be missing, "" if none are."""
     if found is None:
         return TAKEN_OUT
     # An earlier version recorded only the first part for a table that is published with its schema.

@@ -1,7 +1,7 @@
-"""Orders about a group's tables (``shared.broker.table_orders``) carried out by the replicator that streams.
+"""Carries out orders about a group's tables (``shared.broker.table_orders``) in the replicator that streams.
 
-An order changes what is wanted, or names tables whose rows are to be copied again; ``TableChanges`` does the rest. Whatever a
-replicator died at is done again by the next one: each step is one that may have been done.
+An order changes what is wanted, or names tables whose rows must be copied again; ``TableChanges`` does the rest. After
+a replicator dies the next one repeats its last step: each step can be repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Behind:
 
 
 class OrderExecution:
-    """Of one session."""
+    """The orders in one session."""
 
     def __init__(
         self, run: Run, bucket: StateBucket, stream: ChangeStream, watch: PublicationWatch, changes: TableChanges
@@ -53,8 +53,8 @@ class OrderExecution:
         self._changes = changes
 
     async def carry_out(self, order: TableOrder) -> None:
-        """Writes the outcome; an order that has to wait for workers stays open. Raises TransientError when source or broker do
-        not answer: then it is to be carried out again."""
+        """Writes the outcome; an order that has to wait for workers stays open. Raises TransientError when source or
+        broker do not answer: then carry it out again."""
         if not order.taken_at:
             log.info("an order about tables is carried out", order=order.verb.value, tables=",".join(order.tables))
             if not await note_taken(self._bucket, order):
@@ -126,7 +126,7 @@ class OrderExecution:
         return outcomes
 
     def _state(self, oid: int) -> str:
-        """What the ledger says of a table that is wanted."""
+        """Returns the ledger's state of a wanted table, in words."""
         record = None if self._run.copy is None else self._run.copy.progress.get(oid)
         if record is None:
             return "is replicated from now on" if oid in self._watch.membership.oids else "does not join yet"
@@ -168,7 +168,7 @@ class OrderExecution:
         return await self._copy_again(patterns, Phase.ERRORED, "is not errored")
 
     async def _copy_again(self, patterns: Sequence[TablePattern], phase: Phase, otherwise: str) -> list[TableOutcome]:
-        """Of tables that are in ``phase``; whoever is not is refused, unless a copy is coming anyway."""
+        """Copies tables that are in ``phase`` again; refuses others, unless a copy is coming anyway."""
         copy = self._run.copy
         if copy is None:
             error = UsageError(_ONLY_STREAMS, _COPY_INSTEAD)
@@ -238,7 +238,7 @@ async def workers_behind(bucket: StateBucket, stream: ChangeStream, lsn: LSN, sn
 
 
 def _called(pattern: TablePattern) -> str:
-    """Returns the pattern in words of its option; one without a schema stands for tables of every schema."""
+    """Returns the pattern in words of its option; one without a schema matches tables of every schema."""
     return pattern.text if pattern.schema is None else qualified_text(pattern)
 
 
@@ -251,5 +251,5 @@ def _is_meant(patterns: Iterable[TablePattern], schema: str, table: str) -> bool
 
 
 def _outcome(name: str, error: PgsluiceError | None, text: str = "") -> TableOutcome:
-    """What became of a table: ``text``, unless ``error`` says why nothing did."""
+    """Returns the outcome for a table: ``text``, unless ``error`` is the reason for a refusal."""
     return TableOutcome(name, False, text) if error is None else TableOutcome(name, True, error.fact, error.remedy)

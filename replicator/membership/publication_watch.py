@@ -75,7 +75,7 @@ class PublicationWatch:
 
     def __init__(self, wishes: Wishes, names: GroupNames, source: Source, bucket: StateBucket) -> None:
         self.wishes = wishes
-        """What is asked for now."""
+        """The current requests."""
         self._names = names
         self._source = source
         self._bucket = bucket
@@ -86,13 +86,13 @@ class PublicationWatch:
         self.followed = FollowedTables()
         """The tables whose changes go into the stream."""
         self.is_altered = False
-        """Whether the last look found an alteration of the published tables, which ``GroupPublication.bring`` mends."""
+        """True if the last check found an alteration of the published tables, which ``GroupPublication.bring`` repairs."""
         self.attached: dict[int, Attached] = {}
         """Attached partitions by the OIDs of their roots. The caller deals with them and then calls ``settle_attached``."""
 
     async def begin(self, membership: Membership, publication: Publication, copied_anew: Collection[int]) -> Membership:
-        """Begins with ``membership``, which is of ``publication``. Returns it with the partitions and new tables that the catalog
-        has now. Passes over alterations of the partitions of tables that are ``copied_anew``."""
+        """Begins with ``membership``, which is of ``publication``. Returns it with the partitions and new tables that
+        the catalog has now. Ignores alterations of the partitions of tables that are ``copied_anew``."""
         membership = await self._with_partitions(membership, publication.lsn, copied_anew)
         membership = await self._with_newcomers(membership)
         self._follow(membership, publication)
@@ -136,8 +136,8 @@ class PublicationWatch:
                 self.followed.follow(await self.newborn(self.membership, publication, [oid]))
 
     async def newborn(self, membership: Membership, publication: Publication, among: Collection[int]) -> frozenset[int]:
-        """Returns the tables of ``among`` that are wanted and were created since the last look. They have been published since
-        their creation."""
+        """Returns the tables of ``among`` that are wanted and were created since the last check. They have been
+        published since their creation."""
         oids = publication.oids & set(among) - membership.oids - {entry.oid for entry in membership.left}
         if not oids:
             return frozenset()
@@ -159,7 +159,7 @@ class PublicationWatch:
         return membership.adopt(publication, membership.oids | newborn) if newborn else membership
 
     def _has_strays(self, membership: Membership, publication: Publication) -> bool:
-        """Returns whether our own publication has a schema or a table that we did not put there."""
+        """Returns whether the group's own publication has a schema or a table that the group did not put there."""
         return publication.is_made_by(self._names) and bool(publication.schemas or publication.oids - membership.oids)
 
     def _follow(self, membership: Membership, publication: Publication) -> None:
@@ -177,7 +177,7 @@ class PublicationWatch:
 
     @property
     def membership(self) -> Membership:
-        """As it was found last."""
+        """The membership of the last check."""
         assert self._membership is not None
         return self._membership
 
@@ -209,14 +209,14 @@ class PublicationWatch:
         return names
 
     async def _remember(self, membership: Membership) -> None:
-        """A broker that does not answer costs no session: the next look finds what this one found."""
+        """Stores the membership. A broker that does not answer costs no session: the next check finds the same."""
         try:
             await store_membership(self._bucket, membership)
         except TransientError as error:
             log.warning("what is known of the publication is not recorded now", reason=str(error))
 
     async def _with_partitions(self, membership: Membership, lsn: str, copied_anew: Collection[int] = ()) -> Membership:
-        """With the trees as they are, and what changed in them."""
+        """Returns the membership with the current partition trees, and the changes in them."""
         roots = [member.oid for member in membership.members if member.kind == "p"]
         trees = await read_partitions(self._source, roots)
         known = {(entry.oid, entry.reason) for entry in membership.partition_changes}
@@ -253,7 +253,7 @@ class PublicationWatch:
         await store_membership(self._bucket, self._membership)
 
     async def _with_newcomers(self, membership: Membership) -> Membership:
-        """With the tables that a pattern matches and that are not followed."""
+        """Returns the membership with the tables that a pattern matches and that are not followed."""
         patterns = self.wishes.matching
         if not patterns:
             return replace(membership, unpublished=())
@@ -304,16 +304,16 @@ class PublicationWatch:
 
 
 def are_mended(breaks: Collection[Break], membership: Membership, publication: Publication, wishes: Wishes) -> bool:
-    """Returns whether copies of the tables in ``breaks`` make up for them: in a group that copies, unless somebody altered the
-    options of the publication, which would cost a copy of all tables."""
+    """Returns whether copies of the tables in ``breaks`` make up for them: in a group that copies, unless another role
+    altered the options of the publication, which would cost a copy of all tables."""
     return bool(breaks) and wishes.copies and publication.xmin == membership.xmin
 
 
 async def members_away(
     source: Source, membership: Membership, publication: Publication, wishes: Wishes, names: GroupNames
 ) -> dict[int, str]:
-    """Returns the members that leave by themselves, by OID, each with the reason: those that were dropped, and those that are no
-    longer in an administrator's publication."""
+    """Returns the members that leave, by OID, each with the reason: dropped tables, and tables that are no longer in an
+    administrator's publication."""
     away = await _dropped_members(source, membership, publication, copies=wishes.copies)
     if not publication.is_made_by(names):
         away |= dict.fromkeys(membership.oids - publication.oids - away.keys(), TAKEN_OUT)
@@ -321,7 +321,7 @@ async def members_away(
 
 
 async def _dropped_members(source: Source, membership: Membership, publication: Publication, *, copies: bool) -> dict[int, str]:
-    """What became of members that do not exist any more, by oid. ``copies``: the group copies tables that join it."""
+    """Returns the fates of members that no longer exist, by oid. ``copies``: the group copies tables that join it."""
     unpublished = membership.oids - publication.oids
     if not unpublished:
         return {}

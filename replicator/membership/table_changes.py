@@ -1,13 +1,14 @@
 """Tables that join and leave a group while it streams.
 
-The steps are those of a start, and a replicator that dies between two of them is followed by one that begins where it stopped:
+The steps are those of a start, and a replicator that dies between two of them is followed by one that begins where it
+stopped:
 
-1. a table that joins is in the ledger, to be copied, before anything of it can be published;
+1. a table that joins is in the ledger, to be copied, before any change of it can be published;
 2. the publication is altered, when no open transaction has written to the table (``source.publication``);
-3. the copy begins (``snapshot.Snapshot.run_on``), while the stream goes on.
+3. the copy begins (``snapshot.Snapshot.run_on``), while the stream continues.
 
-Until step 2 the assembler leaves the table's changes out of the stream (``followed_tables``), whoever published it. A table that
-leaves is taken out of the publication first, then the ledger says that it left.
+Until step 2 the assembler leaves the table's changes out of the stream (``followed_tables``), whoever published it. A
+table that leaves is taken out of the publication first, then the ledger records that it left.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class FollowedTable:
 
 
 class TableChanges:
-    """Of one session. ``role`` is who installs what captures definitions, "" where they are not captured."""
+    """The changes in one session. ``role`` installs the capture of definitions, "" if there is none."""
 
     def __init__(self, run: Run, bucket: StateBucket, watch: PublicationWatch, role: str) -> None:
         self._run = run
@@ -69,8 +70,8 @@ class TableChanges:
         self._role = role
 
     async def apply(self, again: Collection[int] = ()) -> AppliedChanges:
-        """Has the group follow the tables that are wanted now and no others, and copies ``again`` those with these oids. What
-        one table cannot do holds up no other. Raises TransientError when source or broker do not answer."""
+        """Makes the group follow the tables that are wanted now and no others, and copies ``again`` those with these
+        oids. A table that fails does not delay the others. Raises TransientError when source or broker do not answer."""
         source = await Source.connect(self._run.settings.source)
         try:
             return await self._apply(source, frozenset(again))
@@ -78,7 +79,7 @@ class TableChanges:
             await source.close()
 
     async def followed(self) -> list[FollowedTable]:
-        """What the group follows, as it is called now."""
+        """Returns the followed tables by their current names."""
         source = await Source.connect(self._run.settings.source)
         try:
             members = {member.oid: member for member in self._watch.membership.members}
@@ -102,7 +103,7 @@ class TableChanges:
             await source.close()
 
     async def _check_joining(self, source: Source, publication: Publication, table: SourceTable, *, without_copy: bool) -> bool:
-        """Whether it may join; one that only a pattern matches need not. Raises UsageError or TerminalError."""
+        """Returns whether it may join; one that only a pattern matches need not. Raises UsageError or TerminalError."""
         settings, membership = self._run.settings, self._watch.membership
         if publication.is_made_by(self._run.names):
             check_replica_identity([table], settings.publish)
@@ -186,8 +187,8 @@ class TableChanges:
         return joining
 
     async def _join(self, source: Source, tables: Sequence[SourceTable], refused: dict[int, PgsluiceError]) -> bool:
-        """Lets tables join: first those that are free, then each of the others when it is free. Returns whether one joined. Notes
-        in ``refused`` what kept a table from it, unless that is gone or altered by now."""
+        """Lets tables join: first the unlocked ones, then each of the others when it is free. Returns whether one
+        joined. Notes in ``refused`` what kept a table from it, unless that is gone or altered by now."""
         left = await self._join_free(source, tables)
         joined = len(left) < len(tables)
         for table in left:
@@ -199,8 +200,8 @@ class TableChanges:
         return joined
 
     async def _join_free(self, source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
-        """Lets tables join together, which takes as long as one alone; in halves where one blocks the others, or the server has
-        too few locks. Returns those that did not join."""
+        """Lets tables join together, which takes as long as one alone; in halves where one blocks the others, or the
+        server has too few locks. Returns the tables that did not join."""
         try:
             await self._take_in(source, tables, waits=False)
         except PgsluiceError as error:
@@ -237,7 +238,7 @@ class TableChanges:
     async def _take_up(
         self, tables: Collection[SourceTable], again: frozenset[int], publication: Publication | None = None
     ) -> None:
-        """Of tables that ``publication`` has already, targets may hold rows."""
+        """Records tables to copy. Targets can hold rows of tables that ``publication`` has already."""
         copy, membership = self._run.copy, self._watch.membership
         if copy is None or not tables:
             return
@@ -257,7 +258,7 @@ class TableChanges:
         return publication
 
     async def _let_strays_go(self, wanted: WantedTables) -> None:
-        """Of the ledger's tables those that nobody follows or waits for."""
+        """Removes tables from the ledger that are neither followed nor wanted."""
         copy = self._run.copy
         if copy is None:
             return

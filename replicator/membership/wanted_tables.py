@@ -1,7 +1,8 @@
-"""Which tables of the source a group is to follow, by its configuration, by what people added and removed, and by who they are.
+"""Determines the tables of the source that a group must follow, by its configuration, by commands that added and
+removed tables, and by their identity.
 
-A table that was renamed, or put into another schema, is known by its OID: it stays although nothing asks for its new name, unless
-another table has the name by which it was chosen.
+A table that was renamed, or put into another schema, is known by its OID: it stays although nothing asks for its new
+name, unless another table has the name by which it was chosen.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WantedTables:
-    """``kept`` are the members of ``tables`` that no name chooses any more, only their OID. ``absent`` has an error for each
-    entry of the configuration that chooses no table, ``absent_added`` one for each that was added by command. ``unfit`` are
-    wanted tables that cannot join, with the reason. ``operations`` are those that are published of the tables."""
+    """``kept`` are the members of ``tables`` that no name chooses any more, only their OID. ``absent`` has an error for
+    each entry of the configuration that chooses no table, ``absent_added`` one for each that was added by command.
+    ``unfit`` are wanted tables that cannot join, with the reason. ``operations`` are the published operations of the
+    tables."""
 
     tables: list[SourceTable]
     kept: list[Member]
@@ -57,8 +59,8 @@ async def select_group_tables(source: Source, names: GroupNames, tables: Sequenc
 
 
 async def load_wishes(settings: ReplicatorSettings, bucket: StateBucket, *, tidies: bool = False) -> Wishes:
-    """What the configuration and people's commands ask for together. ``tidies``: commands that the configuration has caught up
-    with are forgotten."""
+    """Loads what the configuration and commands ask for together. ``tidies``: removes commands that the configuration
+    has caught up with."""
     selection = await load_selection(bucket)
     if tidies:
         patterns = wanted_patterns(settings.tables, settings.schema, settings.publication)
@@ -73,7 +75,7 @@ async def load_wishes(settings: ReplicatorSettings, bucket: StateBucket, *, tidi
 async def select_wanted(
     settings: ReplicatorSettings, names: GroupNames, source: Source, bucket: StateBucket
 ) -> list[SourceTable]:
-    """What a start follows. Raises UsageError when the configuration asks for what is not there."""
+    """Returns the tables for a start. Raises UsageError when the configuration asks for missing ones."""
     wishes = Wishes.of(settings, await load_selection(bucket))
     membership = await load_membership(bucket) if await bucket.exists() else None
     wanted = await find_wanted(source, names, wishes, membership, settings.publish)
@@ -105,8 +107,8 @@ def report_unfit(unfit: Sequence[tuple[SourceTable, PgsluiceError]]) -> None:
 async def find_wanted(
     source: Source, names: GroupNames, wishes: Wishes, membership: Membership | None, operations: Collection[str]
 ) -> WantedTables:
-    """``membership`` is that of a group that has streamed. ``operations`` are those of the configuration; those of an
-    administrator's publication take precedence, and once the group streams it can only have tables of that publication."""
+    """``membership`` exists in a group that has streamed. ``operations`` are the configured ones; an administrator's
+    publication takes precedence, and once the group streams it can only have tables of that publication."""
     async with source.one_moment("looking up the tables"):  # or one that is renamed meanwhile could be missed
         return await _find_wanted(source, names, wishes, membership, operations)
 
@@ -141,7 +143,7 @@ async def _find_wanted(
 
 @dataclass(slots=True)
 class _Found:
-    """What the patterns found so far. ``former_names`` are those of tables that have other names now."""
+    """The tables found so far. ``former_names`` are the earlier names of renamed tables."""
 
     tables: dict[int, SourceTable]
     former_names: Collection[TableName]
@@ -169,7 +171,7 @@ async def _renamed(source: Source, membership: Membership) -> list[tuple[Member,
 
 
 def _is_kept(member: Member, table: SourceTable, wishes: Wishes, selected: Mapping[int, SourceTable]) -> bool:
-    """Whether only the member's OID speaks for it: nothing asks for its new name, and nobody has the former one."""
+    """Returns whether only the member's OID selects it: nothing asks for its new name, and no table has the former one."""
     chosen, taken = member.chosen_name, {(other.schema, other.name) for other in selected.values()}
     if table.oid in selected or chosen in taken or wishes.is_removed(table.schema, table.name):
         return False
@@ -179,7 +181,7 @@ def _is_kept(member: Member, table: SourceTable, wishes: Wishes, selected: Mappi
 def _unfit(
     tables: Collection[SourceTable], wishes: Wishes, membership: Membership, operations: Collection[str], publication: str
 ) -> list[tuple[SourceTable, PgsluiceError]]:
-    """New tables that nobody asks for by name, and whose updates would fail once they are published."""
+    """Returns new tables that no name selects, and whose updates would fail once they are published."""
     unfit: list[tuple[SourceTable, PgsluiceError]] = []
     for table in tables:
         if table.oid in membership.oids or wishes.names(table):

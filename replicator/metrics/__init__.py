@@ -1,1 +1,1 @@
-"""What a replicator shows of itself: what it counts, and what is looked up now and then at the source and in the group."""
+"""Metrics of a replicator: its counters, and values that are read at the source and in the group."""

@@ -1,6 +1,6 @@
-"""What the broker says of a group, asked when somebody asks for metrics: its streams, and its units.
+"""Facts about a group from the broker, read when a scrape asks for them: its streams, and its units.
 
-Of each unit: what it is to do, its state, and for how long its process has not told of itself.
+For each unit: its desired state, its state, and the age of its process's last report.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = telemetry.logger(__name__)
 
 
 class GroupWatch:
-    """Used on one event loop, but for ``collect``. ``client`` gives the connection as it is now, None while there is none."""
+    """Used on one event loop, except ``collect``. ``client`` returns the current connection, None without one."""
 
     def __init__(self, client: Callable[[], Client | None], names: GroupNames) -> None:
         self._client = client
@@ -46,7 +46,7 @@ class GroupWatch:
         return self._found if time.monotonic() - self._found_at < STALE_S else []
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         wanted, loop = asyncio.Event(), asyncio.get_running_loop()
         self._looks.begin(lambda: loop.call_soon_threadsafe(wanted.set))
         try:
@@ -63,7 +63,7 @@ class GroupWatch:
             if client is not None and client.is_connected:
                 self._found = [*await self._streams(client), *await self._units(StateBucket(client, self._names))]
                 self._found_at = time.monotonic()
-        except PgsluiceError as error:  # what must end the process for it, the session says
+        except PgsluiceError as error:  # errors that must end the process are reported by the session
             log.debug("the group cannot be looked at for metrics", reason=str(error))
 
     async def _streams(self, client: Client) -> list[Sample]:

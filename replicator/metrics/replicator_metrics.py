@@ -1,4 +1,4 @@
-"""What a replicator counts while it publishes and copies, as samples."""
+"""A replicator's counters while it publishes and copies, as samples."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pgsluice.shared.metrics.metric import Sample, TableNames
 from pgsluice.shared.wire.position import POSTGRES_EPOCH
 
 SOURCE_SILENCE_S = 30.0
-"""A source that is heard says at least every ten seconds that there is nothing after what it sent."""
+"""A reachable source reports at least every ten seconds that there is nothing after the sent data."""
 
 _COPY_PHASES = (Phase.INIT, Phase.DATA_SYNC, Phase.FINISHED_COPY, Phase.ERRORED, Phase.LEFT)
 _EPOCH_S = POSTGRES_EPOCH.timestamp()
 
 
 class ReplicatorMetrics:
-    """Of one process. ``tables`` is how many have a label of their own."""
+    """Metrics of one process. ``tables`` is how many have a separate label."""
 
     def __init__(self, run: Run, tables: int) -> None:
         self._run = run
@@ -43,7 +43,7 @@ class ReplicatorMetrics:
         ]
 
     def _copy(self) -> list[Sample]:
-        """Nothing of a process that does not copy."""
+        """Returns nothing for a process that does not copy."""
         copy = self._run.copy
         if copy is None:
             return []
@@ -60,7 +60,7 @@ class ReplicatorMetrics:
         return samples
 
     def _by_table(self, records: list[TableRecord]) -> tuple[Counter[str], Counter[str], Counter[str]]:
-        """Rows, ranges that are done, and those that are left."""
+        """Returns rows, finished ranges, and remaining ranges."""
         rows, done, left = Counter[str](), Counter[str](), Counter[str]()
         for record in records:
             table = self._names.label(record.qualified_name)
@@ -71,8 +71,8 @@ class ReplicatorMetrics:
 
 
 def source_lag_s(counts: PublishedCounts, now: float) -> float | None:
-    """How old the newest commit is that was published, at the Unix time ``now``; 0 while the source says that it has nothing
-    after it, None before anything is known."""
+    """Returns the age in seconds of the newest published commit, at the Unix time ``now``; 0 while the source reports
+    that it has nothing after it, None before anything is known."""
     if counts.is_at_end:
         silent_s = now - counts.reached_at
         return 0.0 if silent_s < SOURCE_SILENCE_S else silent_s

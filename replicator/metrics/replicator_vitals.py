@@ -1,4 +1,4 @@
-"""What a replicator shows, from its first line to its last; it comes to know more on the way."""
+"""The vitals of a replicator, from its start to its end; more metrics are added on the way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pgsluice.shared.process.pulse import Activity
 
 
 class ReplicatorVitals:
-    """``client`` gives the connection to NATS as it is now; ``has_source`` tells whether the group's slot, or the source's lock
+    """``client`` returns the current connection to NATS; ``has_source`` whether the group's slot, or the source's lock
     for a copy, is this process's."""
 
     def __init__(self, run: Run, client: Callable[[], Client | None], has_source: Callable[[], bool]) -> None:
@@ -49,8 +49,8 @@ class ReplicatorVitals:
         self._outputs = Outputs.begin(self._settings, self._vitals, note)
 
     async def run(self) -> None:
-        """Looks up what has to be looked up, until it is cancelled. Raises what ended a part of this; never when nobody wants to
-        know anything."""
+        """Reads what metrics need, until it is cancelled. Raises what ended a part of this; never when no metrics are
+        exported."""
         watches = [self._source_watch.run(), self._group_watch.run()] if self._settings.are_wanted else []
         await run_until_first([self._part_ends(), *watches])
 

@@ -1,7 +1,7 @@
-"""What the source says of the slot and of its open transactions, asked when somebody asks for metrics.
+"""Facts from the source about the slot and its open transactions, read when a scrape asks for them.
 
-By a connection of its own: the session's is for questions that hold locks or see one moment, and it goes when the session fails.
-That is just when somebody wants to know what the slot keeps.
+Uses a separate connection: the session's is for statements that hold locks or see one moment, and it ends when the
+session fails. Exactly then the WAL that the slot keeps is of interest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pgsluice.shared.wire.names import GroupNames
 ANSWER_DEADLINE_S = 10.0
 STALE_S = 30.0
 
-# What a transaction has written holds WAL from its first record on, and it holds a lock on its own id, which every role may see.
-# When it began a role may not know of others (pg_read_all_stats): then the count of those that are known is smaller.
+# A transaction's first record holds back WAL, and the transaction holds a lock on its own id, which every role may see.
+# A role may not see when other roles' transactions began (pg_read_all_stats): then ``known`` is smaller.
 _LOOK: LiteralString = """
     WITH open AS (
         SELECT coalesce(p.prepared, a.xact_start) AS since
@@ -54,8 +54,8 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """None of what there is not, or is not told. ``open`` counts open transactions that have written, ``known`` those whose age
-    this role may know, of which the oldest has ``oldest_s``."""
+    """None for missing or hidden values. ``open`` counts open transactions that have written, ``known`` the ones whose
+    age this role may know; ``oldest_s`` is the highest age."""
 
     lag_bytes: int | None
     retained_bytes: int | None
@@ -88,7 +88,7 @@ class SourceLook:
 
 
 class SourceWatch:
-    """Used on one event loop, but for ``collect``. Of a source that does not answer nothing is shown."""
+    """Used on one event loop, except ``collect``. Shows nothing while the source does not answer."""
 
     def __init__(self, settings: PostgresSettings, names: GroupNames) -> None:
         self._settings = settings
@@ -101,7 +101,7 @@ class SourceWatch:
 
     @property
     def answers(self) -> bool:
-        """Whether the source does. It is asked, so any thread but the loop's may."""
+        """Returns whether the source answers. Queries it, so do not call it in the loop's thread."""
         return self._looked() is not None
 
     def collect(self) -> list[Sample]:
@@ -113,7 +113,7 @@ class SourceWatch:
         return self._found if time.monotonic() - self._found_at < STALE_S else None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         wanted, loop = asyncio.Event(), asyncio.get_running_loop()
         self._looks.begin(lambda: loop.call_soon_threadsafe(wanted.set))
         try:
@@ -130,7 +130,7 @@ class SourceWatch:
             async with asyncio.timeout(ANSWER_DEADLINE_S):
                 self._found = await self._look()
             self._found_at = time.monotonic()
-        except (PgsluiceError, TimeoutError) as error:  # what must end the process for it, the session says
+        except (PgsluiceError, TimeoutError) as error:  # errors that must end the process are reported by the session
             self._found = None
             if self._news.is_due(error):
                 log.info("the source cannot be asked for metrics, trying again", reason=str(error) or "no answer")

@@ -1,8 +1,9 @@
-"""The SQL that compares keys on two servers without sending them: by digests of buckets, which both work out alike. Pure.
+"""The SQL that compares keys on two servers without sending them: by digests of buckets, which both work out alike.
+Pure.
 
-A key is the text of its columns as COPY has it, each after its length; its SHA-256 says which bucket it is in, and what it adds
-to the bucket's sum. So neither the order of texts nor a server's encoding matters, and buckets with the same count and sum have
-the same keys.
+A key is the text of its columns as COPY has it, each after its length; its SHA-256 determines its bucket, and its part
+of the bucket's sum. So neither the collation of texts nor a server's encoding matters, and buckets with the same count
+and sum have the same keys.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def bucket_count(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeysOf:
-    """``rows`` is what follows FROM: a table, or a query. Rows without a whole key are none."""
+    """``rows`` is the FROM item: a table, or a query. Rows without a whole key are ignored."""
 
     rows: sql.Composable
     columns: Sequence[str]
@@ -53,7 +54,7 @@ class KeysOf:
         )
 
     def keys_in(self, buckets: int, chosen: Iterable[int]) -> str:
-        """The keys in these buckets, as texts, in the order that Python has them in, whatever the server's encoding."""
+        """SQL for the keys in these buckets, as texts, sorted as Python sorts them, whatever the server's encoding."""
         return (
             sql.SQL(
                 "SELECT {texts} FROM {rows} WHERE {whole}"
@@ -107,5 +108,5 @@ class KeysOf:
 
 
 def _text(column: str) -> sql.Composable:
-    """As the type writes it, and so as COPY has it; a cast would take the blanks of char(n) away."""
+    """SQL for the text as the type writes it, and so as COPY has it; a cast would remove the blanks of char(n)."""
     return sql.SQL("concat({})").format(sql.Identifier(column))

@@ -1,8 +1,8 @@
-"""The operators that order the rows of a query: those of each type's own operator class, by their schemas and names. Pure.
+"""The operators that order the rows of a query: from each type's own operator class, by their schemas and names. Pure.
 
-The server looks a bare ``<`` up in the search path. When the extension of a type is in another schema, it takes another operator:
-it compares citext as text, for example, while ORDER BY uses the type's own operator. Then ranges of keys would hold other rows
-than those that ORDER BY cut.
+The server resolves a bare ``<`` in the search path. When the extension of a type is in another schema, it takes another
+operator: it compares citext as text, for example, while ORDER BY uses the type's own operator. Then ranges of keys
+would hold other rows than ORDER BY cut.
 """
 
 from __future__ import annotations

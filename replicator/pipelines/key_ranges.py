@@ -1,7 +1,7 @@
-"""The SQL of a pipeline: which rows a run reads, where they are cut, and the COPY of each range. Pure.
+"""The SQL of a pipeline: the rows that a run reads, the borders of ranges, and the COPY of each range. Pure.
 
-Rows are compared by their whole cursor, ``(updated_at, id) > (…)``, which an index on these columns serves, and which neither
-repeats nor passes over rows that share a time. Values are literals of the columns' types: COPY takes no parameters.
+Rows are compared by their whole cursor, ``(updated_at, id) > (…)``, which an index on these columns serves, and which
+neither repeats nor skips rows that share a time. Values are literals of the columns' types: COPY takes no parameters.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class QuerySql:
     operators: KeyOperators
 
     def nulls(self) -> str:
-        """Whether a row lacks a value that it is ordered by."""
+        """Condition: a row lacks a value of the ordering columns."""
         missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self.pipeline.cursor)
         return sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(self.rows, missing).as_string(None)
 
     def borders(self, wanted: RowsWanted) -> str:
-        """The keys that ranges may end with, in order, each with the number of rows up to there, whether its row has the key of
-        the one before it, and whether it lacks a value of its key; such rows are given, too, wherever they are. Keys are compared
-        from the end, which tells most of them apart; one that lacks a value is that of no other row."""
+        """SQL for the keys that ranges may end with, in order, each with the number of rows up to there, whether its
+        row has the key of the one before it, and whether it lacks a value of its key; such rows are always included.
+        Keys are compared from the end, which decides most comparisons; one that lacks a value equals no other."""
         names = [sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor))]
         columns = sql.SQL(", ").join(
             sql.SQL("{} AS {}").format(sql.Identifier(name), alias)
@@ -78,14 +78,14 @@ class QuerySql:
         )
 
     def repeated(self, wanted: RowsWanted) -> str:
-        """Whether two rows that are wanted would meet at the target."""
+        """Query: whether two of the wanted rows have the same key at the target."""
         key = sql.SQL(", ").join(map(sql.Identifier, self.pipeline.key))
         query = "SELECT EXISTS (SELECT FROM {} WHERE {} GROUP BY {} HAVING count(*) > 1)"
         return sql.SQL(query).format(self.rows, self._wanted(wanted), key).as_string(None)
 
     @property
     def may_repeat(self) -> bool:
-        """Whether rows that the cursor tells apart may have one key, and meet at the target."""
+        """Returns whether rows with different cursors may have one key, and meet at the target."""
         pipeline = self.pipeline
         return pipeline.write is not WriteMode.APPEND and not set(pipeline.cursor).issubset(pipeline.key)
 
@@ -158,13 +158,13 @@ class QuerySql:
         return sql.SQL(" AND ").join(conditions)
 
     def is_after(self, key: Key, other: Key) -> str:
-        """Whether ``key`` is above ``other``."""
+        """Condition: ``key`` is greater than ``other``."""
         cursor = self.pipeline.cursor
         compared = self.operators.rows_compared(cursor, self._literals(key), Comparison.GREATER, self._literals(other))
         return sql.SQL("SELECT {}").format(compared).as_string(None)
 
     def is_at_or_before(self, value: str, other: str) -> str:
-        """Whether an incremental key is another, or before it."""
+        """Condition: one incremental key is less than or equal to another."""
         first = self._cursor_columns[0]
         values = _literal(first, value), _literal(first, other)
         compared = self.operators.compared(first.name, values[0], Comparison.LESS_OR_EQUAL, values[1])
@@ -181,7 +181,7 @@ class QuerySql:
 
     @property
     def rows(self) -> sql.Composable:
-        """What follows FROM. The line end closes a comment that the query may end with."""
+        """SQL for the FROM item. The line end closes a comment that the query may end with."""
         return sql.SQL("({}\n) AS q").format(sql.SQL(self.pipeline.query))
 
     @property

@@ -1,17 +1,19 @@
-"""Up to where no row can come late, measured.
+"""Measures the border up to which no row can come late.
 
-A column that is set to ``now()`` holds the time at which the transaction *began*. One that began before a run and commits after
-it leaves rows behind the checkpoint, which no later run would look at. So before the run's snapshot is taken it is asked when
-the oldest transaction began that is open in the database: rows from there on are read again by the next run.
+A column that is set to ``now()`` holds the time at which the transaction *began*. One that began before a run and
+commits after it leaves rows before the checkpoint, which no later run would read. So before the run's snapshot is taken
+the begin of the oldest open transaction in the database is read: rows from there on are read again by
+the next run.
 
-- All sessions count, whatever they did so far: one that said BEGIN may still write, with its old ``now()``. The server takes a
-  session from the list after its transaction can be seen, so what is not listed is in the snapshot.
-- SLACK is taken off. A session shows its transaction a moment after it took the time, and a column may hold the time without its
-  fraction: ``timestamptz(3)``, ``date_trunc('second', now())``.
-- Of a prepared transaction nobody knows when it began. While there is one the border stays where it was. So it does while a
+- All sessions are relevant, whatever they did so far: one that executed BEGIN may still write, with its old ``now()``.
+  The server takes a session from the list after its transaction can be seen, so the snapshot includes transactions that
+  are not listed.
+- SLACK is subtracted. A session shows its transaction a moment after it took the time, and a column may contain the
+  time without its fraction: ``timestamptz(3)``, ``date_trunc('second', now())``.
+- The begin of a prepared transaction is unknown. While there is one the border stays where it was. So it does while a
   session hides what it does (``track_activities``).
 - A standby does not know the transactions of its primary, and other roles' are shown to ``pg_read_all_stats`` alone. Then, and
-  for columns of other types, a person has to say how late rows may come: the overlap.
+  for columns of other types, a user has to configure how late rows can be: the overlap.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ EVERYTHING = "-infinity"
 """A border where nothing is known to be complete."""
 SLACK = "5 s"
 NONE_LATE = "0"
-"""The overlap that says so."""
+"""The overlap for no late rows."""
 
 _MEASURED_TYPE = "timestamp with time zone"
 _INTERVAL_TYPES = ("timestamp", "date")
@@ -65,7 +67,7 @@ class Measurability:
 
     @property
     def obstacle(self) -> str:
-        """The end of a sentence; "" when there is none."""
+        """The obstacle as the end of a sentence; "" without one."""
         if not self.is_primary:
             return "the source is a standby, which does not know the transactions of its primary"
         if not self.may_read:
@@ -90,7 +92,7 @@ class OpenTransactions:
 
     @property
     def horizon_s(self) -> float | None:
-        """For how long the oldest one is open; None where that is not known."""
+        """Age in seconds of the oldest one; None if unknown."""
         if self.measurability.obstacle or self.unseen:
             return None
         return (datetime.fromisoformat(self.at) - datetime.fromisoformat(self.oldest)).total_seconds()
@@ -102,17 +104,18 @@ async def measurability(source: Source) -> Measurability:
 
 
 async def look(source: Source) -> OpenTransactions:
-    """To be called before the run's snapshot is taken, outside of a transaction: the server shows the same list until its end."""
+    """Reads open transactions. Call it before the run's snapshot is taken, outside of a transaction: the server shows
+    the same list until its end."""
     facts = await measurability(source)
-    # In this order, each with a look of its own: a session becomes a prepared transaction, never the other way.
+    # In this sequence, each with a separate statement: a session becomes a prepared transaction, never the other way.
     [(oldest, at, hidden)] = await source.rows(_DOING, _OLDEST, {"slack": SLACK})
     [(prepared,)] = await source.rows(_DOING, _PREPARED)
     return OpenTransactions(facts, str(oldest), str(at), int(hidden) + int(prepared))
 
 
 async def measured_border(reader: QueryReader, query: QuerySql, transactions: OpenTransactions, earlier: str) -> str:
-    """The incremental key from which on rows may still come; "" for a column that says no time. ``earlier`` is the border of the
-    run before, "" without. Raises UsageError when nobody can say how late rows come."""
+    """Returns the incremental key from which on rows can still come; "" for a column without times. ``earlier`` is the
+    border of the run before, "" without. Raises UsageError when the border of late rows is unknown."""
     overlap = query.pipeline.overlap
     if not is_time(query):
         _check_overlap(query)
@@ -132,8 +135,8 @@ async def measured_border(reader: QueryReader, query: QuerySql, transactions: Op
 
 
 async def border_behind(reader: QueryReader, query: QuerySql, last: str) -> str:
-    """The same for a column that says no time, by the last value that was read; "" where no overlap was asked for. Raises
-    TerminalError when no row can come after that."""
+    """Returns the border for a column without times, by the last value that was read; "" if no overlap is configured.
+    Raises TerminalError when no row can come after that."""
     if last.lower() in _LAST_OF_ALL and _overlap_kind(_incremental_type(query)):
         raise TerminalError(
             f"incremental-key {query.pipeline.incremental_key!r} of pipeline '{query.pipeline.name}' has the value {last}, which"
@@ -144,7 +147,7 @@ async def border_behind(reader: QueryReader, query: QuerySql, last: str) -> str:
 
 
 def is_time(query: QuerySql) -> bool:
-    """Whether the incremental key can be compared with when transactions began."""
+    """Returns whether the incremental key can be compared with when transactions began."""
     return _bare(_incremental_type(query)) == _MEASURED_TYPE
 
 
@@ -182,6 +185,6 @@ def _overlap_kind(type_name: str) -> str:
 
 
 def _bare(type_name: str) -> str:
-    """Without precision: timestamp(3) with time zone."""
+    """Returns the type without precision: timestamp(3) with time zone."""
     head, _, rest = type_name.partition("(")
     return head + rest.partition(")")[2] if rest else type_name

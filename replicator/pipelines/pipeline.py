@@ -1,4 +1,4 @@
-"""What a pipeline reads, and how its rows are written: pure."""
+"""The definition of a pipeline's query, and how its rows are written: pure."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, local_tasks
 from pgsluice.shared.wire.table import Table
 
 SMALLEST_BATCH_ROWS = 50_000
-"""Of a batch whose size nobody chose: so much is read faster than another task begins."""
+"""Rows of a batch without a configured size: reading them takes less time than the begin of another task."""
 BATCHES_PER_TASK = 4
-"""Where nobody chose: each batch has the server join and sort anew, and the slowest one is waited for."""
+"""Batches per task without a configured number: the server joins and sorts again for each batch, and the slowest one is
+waited for."""
 MOST_DEFAULT_TASKS = 4
 DEFAULT_RETRIES = 3
 DEFAULT_MAX_DEAD_LETTERS = 1000  # a worker's, too
 LEAST_WORK_MEM_KB = 64 * 1024
-"""The server's own default of 4 MB has a join of 100,000 keys forget them as it goes, and look each up again for every row."""
+"""With the server's default of 4 MB a join of 100,000 keys drops them as it goes, and reads each again for every row."""
 
 
 class RunMode(enum.StrEnum):
-    """What a run reads that is not told to be full."""
+    """The rows that a run reads unless it is full."""
 
     FULL = "full"
     """All rows, each time."""
     INCREMENTAL = "incremental"
-    """Rows beyond the checkpoint, and those that may have come late."""
+    """Rows beyond the checkpoint, and rows that may have come late."""
 
 
 class WriteMode(enum.StrEnum):
-    """What becomes of a row at the target."""
+    """The effect of a row at the target."""
 
     APPEND = "append"
-    """It is added."""
+    """Append."""
     MERGE = "merge"
-    """It takes the place of the one with its key."""
+    """Upsert: replaces the row with the same key."""
     REPLACE = "replace"
-    """When the run is whole, its rows take the place of all others at once. What is left of a run counts for nothing: rows that
-    were read under two snapshots would be a mixture."""
+    """Replaces all other rows at once when the run is whole. An interrupted run starts over: rows read under two
+    snapshots would be a mixture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """``schema`` and ``table`` are the target's. ``key`` are columns that tell the query's rows apart. ``incremental_key`` is ""
-    in full mode; rows are ordered by it and then by ``id_key``. ``overlap`` is text that the server can take as an interval or a
-    number, "" where none was given. ``skips_nulls``: rows without a value there are left out; else the run is refused.
-    ``batch_rows`` is how many rows a task reads at once, ``tasks`` how many run at the same time; each is 0 where nobody chose.
-    ``source`` and ``sink`` are places of the administrator's, "" where the pipeline names none. ``schedule`` is None for
-    one that runs when it is asked to. ``steps`` make of the query's rows those of the target;
-    ``max_dead_letters`` bounds the rows that they may fail on. ``deleted_column`` says by a value, of a boolean by true,
-    that a row is deleted; "" for none. ``reconcile_every_s`` is how often the target is compared with the query, 0 for never."""
+    """``schema`` and ``table`` are the target's. ``key`` are columns that identify the query's rows.
+    ``incremental_key`` is "" in full mode; rows are ordered by it and then by ``id_key``. ``overlap`` is text that the
+    server can take as an interval or a number, "" where none was given. ``skips_nulls``: rows without a value there are
+    left out; else the run is refused. ``batch_rows`` is how many rows a task reads at once, ``tasks`` how many run at
+    the same time; each is 0 if not configured. ``source`` and ``sink`` are places of the administrator's, "" where the
+    pipeline names none. ``schedule`` is None without one. ``steps`` make of the query's rows those of the target;
+    ``max_dead_letters`` bounds the rows that they may fail on. ``deleted_column`` marks deleted rows by a value, of a
+    boolean by true; "" for none. ``reconcile_every_s`` is how often the target is compared with the query, 0 for never."""
 
     name: str
     group: str
@@ -86,12 +87,12 @@ class Pipeline:
 
     @property
     def deleted_by(self) -> tuple[str, ...]:
-        """The column that says that a row is deleted, () for none."""
+        """The column that marks deleted rows, () for none."""
         return (self.deleted_column,) if self.deleted_column else ()
 
     @property
     def cursor(self) -> tuple[str, ...]:
-        """The columns that rows are ordered by. They tell the rows apart."""
+        """The columns that rows are ordered by. They identify the rows."""
         if not self.incremental_key:
             return self.key
         others = (column for column in self.id_key or self.key if column != self.incremental_key)
@@ -99,18 +100,19 @@ class Pipeline:
 
     @property
     def border_rows(self) -> int:
-        """A batch may end behind any multiple of so many rows."""
+        """A batch can end after any multiple of this number of rows."""
         return self.batch_rows or SMALLEST_BATCH_ROWS
 
     def borders_per_batch(self, borders: int) -> int:
-        """How many of them make a batch, of as many as there are."""
+        """Returns the number of borders per batch."""
         if self.batch_rows:
             return 1
         return max(1, borders if self.tasks == 1 else borders // (self.tasks * BATCHES_PER_TASK))
 
     def with_tasks(self, spark: Mapping[str, str]) -> Pipeline:
-        """With a number of tasks, if it has none. A task keeps a core busy here and a server's process another, which may be on
-        the same machine where Spark is local. Rows for SQL are read here, since tasks cannot plan it."""
+        """Returns the pipeline with a number of tasks, if it has none. A task keeps a core busy here and a server's
+        process another, which may be on the same machine if Spark is local. Rows for SQL steps are read here, since
+        tasks cannot plan it."""
         if has_sql(self.steps):
             return replace(self, tasks=1)
         cores = local_tasks(spark.get("spark.master", DEFAULT_MASTER))
@@ -123,7 +125,7 @@ class Pipeline:
 
     @property
     def oid(self) -> int:
-        """Stands for the target's table where the oid of a source's table stands otherwise."""
+        """Replaces the oid of a source's table for the target's table."""
         return zlib.crc32(f"{self.schema}.{self.table}".encode()) or 1
 
     @property
@@ -138,7 +140,8 @@ class Pipeline:
         )
 
     def fingerprint(self, table: Table, origin: str) -> str:
-        """Of all that has to stay for a checkpoint to mean what it meant. ``origin`` names the server and its database."""
+        """Returns the fingerprint of everything that must stay unchanged for a checkpoint to be valid. ``origin`` names
+        the server and its database."""
         columns = [[column.name, column.type_name] for column in table.columns]
         said: list[object] = [
             self.query,

@@ -37,7 +37,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """Where a run's rows come from, and as of when."""
+    """The origin of a run's rows, and its LSN."""
 
     system_id: str
     database: str
@@ -55,15 +55,15 @@ async def lock_run(source: Source, pipeline: Pipeline) -> None:
 
 
 async def watch_lock(source: Source) -> None:
-    """Ends only by raising TransientError: the connection is gone, and with it the lock. One that is asked now and then is none
-    that a proxy ends for being idle."""
+    """Ends only by raising TransientError: the connection is gone, and with it the lock. Regular queries keep proxies
+    from closing it as idle."""
     while True:
         await source.rows("keeping the pipeline locked", "SELECT 1")
         await asyncio.sleep(CHECK_INTERVAL_S)
 
 
 async def while_locked(source: Source, call: Coroutine[Any, Any, T]) -> T:
-    """What ``call`` gives. It is ended when the lock is gone: raises as ``watch_lock``."""
+    """Returns the result of ``call``, which is cancelled when the lock is gone: raises as ``watch_lock``."""
     given = []
 
     async def calling() -> None:
@@ -74,7 +74,7 @@ async def while_locked(source: Source, call: Coroutine[Any, Any, T]) -> T:
 
 
 async def unlock_run(source: Source, pipeline: Pipeline) -> None:
-    """If the connection has ended, so has the lock."""
+    """Unlocks. If the connection has ended, so has the lock."""
     with suppress(PgsluiceError):
         await unlock_group(source, pipeline.group)
 
@@ -117,8 +117,8 @@ async def wait_for_workers(client: Client, names: GroupNames, last_sequence: int
 
 
 async def begin_in_ledger(client: Client, names: GroupNames, origin: RunOrigin, snapshot: str, table: Table) -> int:
-    """What workers look up before they apply rows; the revision of the table's record. Raises TerminalError when the stream is
-    not the one that the pipeline published into."""
+    """Writes the records that workers need before they apply rows; returns the revision of the table's record. Raises
+    TerminalError when the stream is not the one that the pipeline published into."""
     ledger = Ledger(StateBucket(client, names))
     state, known = await SnapshotStream(client, names).state(), await ledger.load_snapshot()
     created = "" if state is None else state.created

@@ -1,16 +1,17 @@
-"""One run of a pipeline, from the look at open transactions to the checkpoint: this module names the steps, others know how.
+"""One run of a pipeline, from the check of open transactions to the checkpoint: this module names the steps, others
+know how.
 
 1. The source is locked against another run of the pipeline, for as long as this one is connected.
-2. It is asked which transactions are open (``late_rows``). What the query reads is held, so that nobody writes it anew, and then
+2. Open transactions are read (``late_rows``). The query's tables are locked against rewriting, and then
    a snapshot is exported, which all that follows reads under.
 3. The server describes the query; what is left of an earlier run is taken up (``resumption``), or a new one is planned
    (``run_planning``).
-4. The plan is stored, then the ledger says whose rows come, then a begin message and the ranges (``run_ranges``) go into the
+4. The plan is stored, then the ledger records whose rows come, then a begin message and the ranges (``run_ranges``) go into the
    snapshot stream.
-5. When JetStream has all of them the checkpoint moves.
+5. When JetStream has all messages the checkpoint moves.
 
-A run that ends anywhere between leaves its record, and whatever it published counts: the next one goes on from there. It ends
-between two messages when people wish it (``wish_watch``).
+A run that ends anywhere between leaves its record, and whatever it published stays valid: the next one continues from
+there. It ends between two messages when a user requests it (``wish_watch``).
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run would read: for people. ``ranges`` is 0 when no row is wanted. ``is_resumed``: it takes up what is left of a
-    run, whose rows and ranges these are."""
+    """The rows that a run would read, for readers. ``ranges`` is 0 when no row is wanted. ``is_resumed``: it takes up
+    what is left of a run, whose rows and ranges these are."""
 
     is_full: bool
     is_resumed: bool
@@ -110,12 +111,14 @@ def run(
     request: str = "",
     reconciling: Reconciling = NO_RECONCILING,
 ) -> RunRecord:
-    """The run as it ended. ``finished``: all rows are in the stream then, with ``wait`` they are applied by every worker.
-    ``paused`` or ``cancelled``, because people wished it. What passes, such as a server that restarts, is waited for as often as
-    the pipeline's ``retries`` say, and the run is taken up. Raises PgsluiceError with what hindered it.
+    """Runs the pipeline; returns the run as it ended. ``finished``: all rows are in the stream then, with ``wait`` they
+    are applied by every worker. ``paused`` or ``cancelled``, if a user requested it. Transient failures, such as a
+    server's restart, are waited for as often as the pipeline's ``retries`` allow, and the run is taken up. Raises
+    PgsluiceError with what hindered it.
 
-    ``request`` is that of an executor, whose run is begun once, however often it is called; without, a person runs it, and what
-    was paused goes on."""
+    ``request`` is an executor's id, whose run is begun once, however often it is called; without, a user runs it, and a
+    paused run continues.
+    """
     check_modules(pipeline.name, pipeline.steps, settings.steps_modules)
     check_comparable(pipeline, reconciling)
     asked = Asked(full, request, reconciling)
@@ -123,12 +126,12 @@ def run(
 
 
 def plan(settings: PipelineSettings, pipeline: Pipeline, *, full: bool) -> RunPlan:
-    """What ``run`` would do now; nothing is written anywhere."""
+    """Returns what ``run`` would do now; nothing is written anywhere."""
     return asyncio.run(planned(settings, pipeline, full=full))
 
 
 async def planned(settings: PipelineSettings, pipeline: Pipeline, *, full: bool) -> RunPlan:
-    """``plan`` for one who has a loop already, and may cancel it."""
+    """Like ``plan``, for a caller in an event loop, who may cancel it."""
     check_modules(pipeline.name, pipeline.steps, settings.steps_modules)
     async with connected(settings.nats, f"pgsluice run {pipeline.name}") as client, AsyncExitStack() as closing:
         check_domain(settings.placement, client)
@@ -140,8 +143,8 @@ async def planned(settings: PipelineSettings, pipeline: Pipeline, *, full: bool)
 
 
 async def examine(settings: PipelineSettings, pipeline: Pipeline, client: Client) -> None:
-    """Raises PgsluiceError with what a run would refuse before it reads: the query, its columns, and rows that may come late
-    where nobody can say how late. Nothing is written, and no row is read."""
+    """Raises PgsluiceError with what a run would refuse before it reads: the query, its columns, and rows that can come
+    late without a known limit. Nothing is written, and no row is read."""
     check_domain(settings.placement, client)
     async with AsyncExitStack() as closing:
         opened = await _Opened.open(settings, pipeline, client, closing)
@@ -238,7 +241,7 @@ class _Opened:
     database: str
     encoding: str
     opened_at: float
-    """When its run began to be planned, by the monotonic clock."""
+    """Time when planning of its run began, by the monotonic clock."""
     published_at: float = 0.0
 
     @classmethod
@@ -288,7 +291,7 @@ class _Opened:
         return StateBucket(self.client, self.names)
 
     async def run(self, asked: Asked, locked: Source) -> RunRecord:
-        """As far as ``locked`` keeps others away."""
+        """Runs until done; stops if the lock that ``locked`` holds is lost."""
         letters = await RunLetters.read(self.client, self.names)
         planned = await self._without_left_ranges((await self.plan(asked)).with_rows(letters.asked_again), letters)
         version = planned.record.next_version(self.keeper.snapshot.lsn)
@@ -320,8 +323,8 @@ class _Opened:
         return record.newest
 
     async def delete(self, gone: Gone, *, force: bool) -> int:
-        """Publishes what is to be deleted, as a run of its own that nobody takes up: the next comparison finds what is left.
-        Where the stream ends. Raises TerminalError when it is too much."""
+        """Publishes the deletes, as a separate run that is never taken up: the next comparison finds what is left.
+        Returns where the stream ends. Raises TerminalError when there are too many."""
         record = await load_pipeline(self.bucket)
         assert record is not None
         assert record.newest is not None
@@ -348,7 +351,7 @@ class _Opened:
         return last_sequence
 
     async def plan(self, asked: Asked) -> Planned:
-        """What is to be read. Changes nothing."""
+        """Plans what to read. Changes nothing."""
         fingerprint = self.pipeline.fingerprint(self.table, f"{self.system_id}/{self.database}")
         second = QueryReader(self.keeper.connection, self.pipeline)
         return await RunPlanning(self.reader, second, self.query, self.transactions, self.bucket, fingerprint).plan(asked)
@@ -401,7 +404,7 @@ class _Opened:
         return replace(run, plan_s=run.plan_s + plan_s, read_s=run.read_s + read_s)
 
     async def _note_end(self, planned: Planned, state: RunState, reason: str = "") -> None:
-        """As far as the broker answers: without it, the run is seen to be left."""
+        """Notes the end if NATS answers. Otherwise the run stays READING and the next start resumes it."""
         with suppress(PgsluiceError):
             ended = self._timed(planned.run).ended(state, await end_in_ledger(self.client, self.names), reason)
             await store_pipeline(self.bucket, planned.record.with_run(ended))

@@ -1,7 +1,7 @@
-"""What the server says of a pipeline's query, under the snapshot of a run: its columns, its gaps, and where to cut it.
+"""The server's answers about a pipeline's query, under the snapshot of a run: its columns, its gaps, and its borders.
 
-Every statement is prepared by the server before it runs, which takes one statement and no more, in a transaction that only reads.
-So a query that holds a second one, or that writes, is refused.
+The server prepares every statement before it runs it, which accepts a single statement, in a read-only transaction. So
+a query that contains a second one, or that writes, is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WORK_MEM_KB: LiteralString = "SELECT pg_size_bytes(current_setting('work_mem'))
 
 
 async def server_work_mem_kb(connection: Connection) -> int:
-    """What the server gives this role. Raises PgsluiceError."""
+    """Returns the server's work_mem for this role. Raises PgsluiceError."""
     try:
         row = await (await connection.execute(_WORK_MEM_KB)).fetchone()
     except psycopg.Error as error:
@@ -63,8 +63,8 @@ class QueryReader:
         self._pipeline = pipeline
 
     async def hold(self) -> None:
-        """Until the transaction's end nobody writes what the query reads anew, as TRUNCATE and some forms of ALTER TABLE do. To a
-        snapshot of before, such a table is empty. Raises as ``query``."""
+        """Locks the query's tables until the end of the transaction against rewriting, as TRUNCATE and some forms of
+        ALTER TABLE do. To an earlier snapshot, such a table is empty. Raises as ``query``."""
         await self._no_rows()
 
     async def query(self) -> QuerySql:
@@ -146,8 +146,8 @@ class QueryReader:
             raise self._doubles_error(self._pipeline.key)
 
     async def borders(self, query: QuerySql, wanted: RowsWanted) -> list[Border]:
-        """Where ranges may end, in order; [] when no row is wanted. Raises TerminalError when two rows have one key, or one of
-        those that are wanted lacks a value of it."""
+        """Returns where ranges may end, in order; [] when no row is wanted. Raises TerminalError when two rows have one
+        key, or a wanted row lacks a value of it."""
         found = []
         async with aclosing(self.stream(query.borders(wanted))) as streaming:
             async for *texts, rows, is_double, is_missing in streaming:
@@ -159,7 +159,7 @@ class QueryReader:
         return found
 
     async def parts(self, query: QuerySql, wanted: RowsWanted, each: RangeRecord, most: int) -> list[Border]:
-        """Where up to ``most`` parts of a range end, in order; [] for a range without rows."""
+        """Returns where up to ``most`` parts of a range end, in order; [] for a range without rows."""
         return [Border(tuple(texts), rows) for *texts, rows in await self._rows(query.parts(wanted, each, most))]
 
     async def counted(self, query: QuerySql, wanted: RowsWanted, ranges: Sequence[RangeRecord]) -> list[RangeRecord]:
@@ -190,7 +190,7 @@ class QueryReader:
         return await self._rows(query)
 
     async def stream(self, query: str) -> AsyncGenerator[tuple[Any, ...]]:
-        """The same, a thousand at a time: the caller may hold fewer."""
+        """Yields the rows, read a thousand at a time."""
         try:
             async with self._connection.cursor() as cursor:
                 async for row in cursor.stream(query.encode(), size=1000):

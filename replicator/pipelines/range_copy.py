@@ -1,7 +1,8 @@
-"""The ranges of a run, read in tasks into the group's snapshot stream: in Spark, or here when only one is read at a time.
+"""The ranges of a run, read in tasks into the group's snapshot stream: in Spark, or here when only one is read at a
+time.
 
-Everything about a range in hand (how it is cut into messages, how a repeated one finds its place, what the stream has room for)
-is ``replicator.snapshot``'s.
+Everything about a current range (how it is cut into messages, how a repeated one finds its place, what the stream has
+room for) is ``replicator.snapshot``'s.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ RUN_AGAIN = "run the pipeline again: it goes on where it ended"
 
 _KEYS_IN_A_MESSAGE = 200  # keys of an index, which have 2,704 bytes at most
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
-_RANGE_BYTES = 1  # nothing is known of a range's size: each is a task of its own
+_RANGE_BYTES = 1  # a range's size is unknown: each is a separate task
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRanges:
-    """``rows`` are in the stream of ranges that are whole there; of those that are ``unreadable`` some may be, too."""
+    """``rows`` counts rows of ranges that are whole in the stream; rows of ``unreadable`` ranges may be there, too."""
 
     rows: int
     unreadable: tuple[RangeOutcome, ...]
@@ -54,8 +55,8 @@ class CopiedRanges:
 
 @dataclass(frozen=True, slots=True)
 class PublishingRun:
-    """``table`` is what the rows are published as: the query's, or what ``steps`` make of it. ``snapshot_id`` is under
-    which all runs of the pipeline are published; ``ledger_revision`` that of the ledger's record which says so."""
+    """``table`` is the published table: the query's, or the result of ``steps``. All runs of the pipeline are published
+    under ``snapshot_id``; ``ledger_revision`` is the revision of the ledger's record about it."""
 
     settings: PipelineSettings
     client: Client
@@ -81,7 +82,7 @@ class PublishingRun:
 
     @property
     def mark(self) -> RunMark:
-        """Of all messages of the run."""
+        """The mark of all messages of the run."""
         pipeline, names = self.query.pipeline, [column.name for column in self.table.columns]
         deletes = names.index(pipeline.deleted_column) + 1 if pipeline.deleted_column else None
         deletes = ALL_ROWS if self.run.reconciles else deletes
@@ -121,9 +122,9 @@ class PublishingRun:
     async def copy(
         self, keeper: SnapshotKeeper, ranges: Sequence[RangeRecord], wanted: RowsWanted, *, are_parts: bool = False
     ) -> CopiedRanges:
-        """Returns when the stream holds all of ``ranges``, but for such as cannot be read; where rows replace all others that
-        fails, too. ``are_parts``: of a range that could not be read. Raises what the last attempt at one of them met, or
-        SnapshotGoneError."""
+        """Returns when the stream holds all of ``ranges``, except unreadable ones; if rows replace all others that
+        fails, too. ``are_parts``: of a range that could not be read. Raises the error of the last attempt at one of
+        them, or SnapshotGoneError."""
         pipeline, stream = self.query.pipeline, SnapshotStream(self.client, self._names)
         state = await stream.state()
         assert state is not None
@@ -148,7 +149,7 @@ class PublishingRun:
         return CopiedRanges(progress.rows, tuple(reading.unreadable))
 
     def row_letters(self) -> RowLetters:
-        """For rows of the run that cannot be read."""
+        """Returns the dead letters for rows of the run that cannot be read."""
         pipeline = self.query.pipeline
         name, run, most = f"pipeline '{pipeline.name}'", self.run.number, pipeline.max_dead_letters
         return RowLetters(self.client, self._names, name, self.snapshot_id, run, most)
@@ -236,7 +237,7 @@ class PublishingRun:
 
 
 def unreadable_error(outcome: RangeOutcome) -> PgsluiceError:
-    """What reading the range met."""
+    """Returns the error of the range's last attempt."""
     assert outcome.error is not None
     return outcome.error
 

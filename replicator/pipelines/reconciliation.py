@@ -1,10 +1,11 @@
-"""Finds rows at the target that the query does not give any more.
+"""Finds rows at the target that the query no longer returns.
 
-The target is read before the source: what is at the target came from the source, so a row that the source has since got is none
-that the target lacks a reason for. Only buckets of keys that differ are read (``key_digests``), and what seems to be gone is
-looked for by its own key once more, under a snapshot that is newer than all that was read of the target.
+The target is read before the source: what is at the target came from the source, so a row that came to the source since
+is not reported. Only buckets of keys that differ are read (``key_digests``), and keys that seem to be gone are queried
+once more by themselves, under a snapshot that is newer than all that was read of the target.
 
-Call it when all that the pipeline read is applied, and while nobody else may run it: then no row is on its way to the target.
+Call it when all that the pipeline read is applied, and while no other process may run it: then no row is on its way to
+the target.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from pgsluice.shared.pipelines.run_records import PipelineRecord, RangeRecord, R
 from pgsluice.shared.wire.table import Column
 
 MOST_DELETES_SHARE = 0.1
-"""Of the target's rows: more is rather a mistake than what people deleted."""
+"""Share of the target's rows: more deletes are probably a mistake."""
 FEW_DELETES = 10
-"""Which are deleted whatever share they are."""
+"""This number may be deleted whatever share it is."""
 
 _TEXTS = ("text", "character varying")
 _TYPES = """
@@ -47,8 +48,8 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reconciling:
-    """``target`` is where the pipeline's rows are, None where nobody says. ``now``: whenever it was done last. ``force``: however
-    many rows are to be deleted."""
+    """``target`` holds the pipeline's rows, None if not configured. ``now``: regardless of the last time. ``force``:
+    however many rows must be deleted."""
 
     target: PostgresSettings | None = None
     now: bool = False
@@ -60,7 +61,7 @@ NO_RECONCILING = Reconciling()
 
 @dataclass(frozen=True, slots=True)
 class TargetKeys:
-    """What was read of the target: how many rows it has, which buckets they are in."""
+    """Facts about the target's keys: the number of rows, and the digests of buckets."""
 
     rows: int
     buckets: int
@@ -103,7 +104,7 @@ class TargetTableKeys:
         return TargetKeys(rows, buckets, _by_bucket(await self._rows(self._keys.digests(buckets))))
 
     async def keys_in(self, buckets: int, chosen: Sequence[int]) -> AsyncGenerator[tuple[str, ...]]:
-        """In order."""
+        """Yields the keys, sorted."""
         try:
             async with self._connection.cursor() as cursor:
                 async for key in cursor.stream(self._keys.keys_in(buckets, chosen).encode(), size=1000):
@@ -112,7 +113,7 @@ class TargetTableKeys:
             raise _comparing_failed(error) from None
 
     async def _check(self) -> None:
-        """The same text has to mean the same key."""
+        """Checks that the same text means the same key."""
         name = self._place.as_string(None)
         found = dict(await self._rows(sql.SQL(_TYPES).format(sql.Literal(name)).as_string(None)))
         if not found:
@@ -148,7 +149,7 @@ def check_comparable(pipeline: Pipeline, asked: Reconciling) -> None:
 
 
 async def is_to_reconcile(bucket: StateBucket, pipeline: Pipeline, asked: Reconciling) -> bool:
-    """Whether somebody asks for it, its time has come, or the last one ended early."""
+    """Returns whether to reconcile: it was requested, its time has come, or the last one ended early."""
     record = await load_pipeline(bucket)
     if record is None or asked.now or not pipeline.reconcile_every_s:
         return record is not None and (asked.now or (record.is_reconciling and asked.target is not None))
@@ -202,7 +203,7 @@ def _by_bucket(rows: Sequence[tuple[Any, ...]]) -> dict[int, tuple[int, str]]:
 
 
 def deleting_run(record: PipelineRecord, newest: RunRecord, rows: int, lsn: int) -> RunRecord:
-    """By which rows are deleted. Its one range is that of the rows to be deleted."""
+    """Returns the run that deletes rows. Its one range holds the rows to delete."""
     return RunRecord(
         number=newest.number + 1,
         state=RunState.READING,

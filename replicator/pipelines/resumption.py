@@ -1,8 +1,8 @@
-"""What is left of a run that was not finished.
+"""The rest of a run that was not finished.
 
-The newest message of each range says up to which key it was read. What comes after that is read under a new snapshot, as ranges
-of their own. Before, the old range is ended in the stream: a task of the earlier run that is still at work, on another machine,
-can store nothing behind that.
+The newest message of each range holds the key up to which it was read. Rows after that are read under a new snapshot,
+as new ranges. Before, the old range is ended in the stream: a task of the earlier run that is still at work, on another
+machine, can store nothing after that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pgsluice.shared.wire.table import Table
 
 
 class Resumption:
-    """Of one pipeline, whose runs nobody else may begin meanwhile."""
+    """The resumption of one pipeline, whose runs no other process may begin meanwhile."""
 
     def __init__(self, client: Client, names: GroupNames, system_id: str, table: Table) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class Resumption:
         self._system_id = system_id
         self._table = table
         self.rows = 0
-        """That are stored of the ranges that were asked about."""
+        """Rows stored of the ranges that were asked about."""
 
     async def ranges_left(self, snapshot: str, run: RunRecord) -> list[RangeRecord]:
         """Returns the rest of each range that the run left, under the number of that range and without a count of rows. The old
@@ -58,7 +58,8 @@ class Resumption:
                 await publisher.close()
 
     def _publisher(self, snapshot: str, number: int) -> RangePublisher:
-        """Its ids are not those of the range's rows, or JetStream would take a task's next message for this one."""
+        """Returns a publisher whose ids differ from those of the range's rows, or JetStream would mistake a task's next
+        message for this one."""
         subject = self._names.snapshot_range_subject(snapshot, self._table.oid, number)
         id_prefix = f"{self._system_id}/{snapshot}/{self._table.oid}/{number}/end/"
         return RangePublisher(self._client, SnapshotStream(self._client, self._names), subject, id_prefix)

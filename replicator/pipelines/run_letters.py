@@ -26,7 +26,7 @@ class RunLetters:
 
     @property
     def asked_again(self) -> tuple[RangeRecord, ...]:
-        """Rows that people want to be read again. Their ranges have no numbers yet."""
+        """Rows that users want to be read again. Their ranges have no numbers yet."""
         queued = [stored.letter.row for stored in self.letters if stored.is_queued]
         return tuple(RangeRecord(0, (), tuple(orjson.loads(row)), is_row=True, is_replayed=True) for row in queued)
 
@@ -36,8 +36,8 @@ class RunLetters:
         return [each for each in ranges if not each.is_row or each.last not in dead]
 
     async def end(self, run: RunRecord) -> int:
-        """To be called when ``run`` has read all its rows: letters of rows that it read again are removed; those that it set
-        aside itself stay. How many these are."""
+        """Removes the dead letters of rows that ``run`` read again, after it has read all its rows. Returns the number
+        of rows that it set aside itself."""
         current = await self.stream.letters(RUNS)
         await self.stream.remove([stored for stored in current if stored in self.letters and _is_read_again(stored, run)])
         return sum(stored.letter.sequence == run.number for stored in current)

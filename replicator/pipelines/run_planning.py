@@ -1,4 +1,4 @@
-"""What a run is to read, by the checkpoint, the open transactions and what is left of an earlier one. Changes nothing."""
+"""Plans what a run reads, by the checkpoint, the open transactions and the rest of an earlier one. Changes nothing."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Asked:
     request: str = ""
     reconciling: Reconciling = NO_RECONCILING
     begun: list[int] = field(default_factory=list)
-    """The numbers of the runs that this call began or took up: one, unless a person runs something else meanwhile."""
+    """The numbers of the runs that this call began or took up: one, unless a user runs something else meanwhile."""
 
     def is_for(self, run: RunRecord) -> bool:
-        """Whether the run was begun for what is asked, so that it is taken up and not begun anew."""
+        """Returns whether the run was begun for this request, so that it is taken up and not begun again."""
         return run.number in self.begun or bool(self.request and run.request == self.request)
 
 
@@ -90,7 +90,7 @@ class RunPlanning:
         return await self._begin(record, asked.request, is_full=is_full)
 
     async def _record(self) -> PipelineRecord | None:
-        """A run that people cancelled is not left in it."""
+        """Returns the record, without an unfinished run that a user cancelled."""
         record = await load_pipeline(self.bucket) if await self.bucket.exists() else None
         return None if record is None else record.with_cancelled((await RUN_REQUESTS.load(self.bucket)).cancelled_run)
 
@@ -99,7 +99,7 @@ class RunPlanning:
         if pipeline.incremental_key:
             border = await measured_border(self.reader, self.query, self.transactions, record.reread_from)
         wanted = RowsWanted() if is_full else await self._rows_since(record)
-        if pipeline.write is WriteMode.APPEND:  # rows that may come late come in a later run, with those that do
+        if pipeline.write is WriteMode.APPEND:  # rows that can come late are read by a later run, with the late ones
             wanted = replace(wanted, before=border)
         if not pipeline.skips_nulls and wanted != RowsWanted():  # looking for the borders of all rows would find them
             await self.reader.check_nulls(self.query)
@@ -125,8 +125,8 @@ class RunPlanning:
         return Planned(record, run)
 
     async def _borders(self, wanted: RowsWanted) -> list[Border]:
-        """Of a pipeline whose key is not its whole cursor the server looks meanwhile for rows that share one: both take about as
-        long, and together one core each."""
+        """Returns the borders. If a pipeline's key is not its whole cursor the server searches meanwhile for rows that
+        share one: both take about as long, and together one core each."""
         found: list[Border] = []
 
         async def look() -> None:
@@ -137,15 +137,15 @@ class RunPlanning:
         return found
 
     async def _rows_since(self, record: PipelineRecord) -> RowsWanted:
-        """Those behind the checkpoint, and from an earlier place on where some may have come late."""
+        """Returns the rows after the checkpoint, and from an earlier place on if some can have come late."""
         rereads = record.reread_from and self.query.pipeline.write is WriteMode.MERGE
         if rereads and await self.reader.value(self.query.is_at_or_before(record.reread_from, record.checkpoint[0])):
             return RowsWanted(reread_from=record.reread_from)
         return RowsWanted(after=record.checkpoint)
 
     async def _furthest(self, borders: list[Border], wanted: RowsWanted, checkpoint: Key) -> Key:
-        """The checkpoint after this run, which never goes back. Rows that are read behind it are known to be there: two texts
-        alone are compared in the database's order, which need not be the column's."""
+        """The checkpoint after this run, which never goes back. Rows after it are known to exist: two texts alone are
+        compared in the database's order, which need not be the column's."""
         if not borders:
             return checkpoint
         key = borders[-1].key

@@ -1,10 +1,10 @@
-"""The ranges of a run, read into the stream; those on whose rows the query fails are cut, down to the rows.
+"""The ranges of a run, read into the stream; ranges with rows on which the query fails are cut, down to the rows.
 
 A row that cannot be read alone becomes a dead letter, and goes into no target.
 
-Each time that ranges are cut the record gets what is left to be read, under new numbers, before any of it is: so a run that ends
-anywhere is taken up as any other. Before, what was stored of the old ranges is ended in the stream (``resumption``). The letter
-of a dead row is stored before the record no longer names the row.
+Each time that ranges are cut the record gets what is left to be read, under new numbers, before any of it is: so a run
+that ends anywhere is taken up as any other. Before, what was stored of the old ranges is ended in the stream
+(``resumption``). The dead letter of a row is stored before the record no longer names the row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Unreadable:
 
 
 class RunRanges:
-    """``planned`` says what is left to be read, as it is stored. ``reader`` is under the run's snapshot."""
+    """``planned`` is what is left to be read, as it is stored. ``reader`` is under the run's snapshot."""
 
     def __init__(
         self, bucket: StateBucket, keeper: SnapshotKeeper, reader: QueryReader, resumption: Resumption, planned: Planned
@@ -57,7 +57,7 @@ class RunRanges:
 
     @property
     def rows_read(self) -> int:
-        """That the stream holds of the run, as far as is known."""
+        """Rows of this run in the stream, as far as known."""
         return self.planned.run.rows_read + self._rows
 
     async def read(self, publishing: PublishingRun) -> None:
@@ -78,7 +78,7 @@ class RunRanges:
     async def _copy(
         self, publishing: PublishingRun, ranges: Sequence[RangeRecord], wanted: RowsWanted, *, are_parts: bool = False
     ) -> list[_Unreadable]:
-        """Those that cannot be read; nothing more of these is ever stored."""
+        """Copies ranges; returns the unreadable ones, of which nothing more is ever stored."""
         copied = await publishing.copy(self._keeper, ranges, wanted, are_parts=are_parts)
         self._rows += copied.rows
         outcomes = {outcome.pages.number: outcome for outcome in copied.unreadable}
@@ -102,7 +102,7 @@ class RunRanges:
     async def _cut(
         self, publishing: PublishingRun, waiting: Sequence[_Unreadable], wanted: RowsWanted
     ) -> tuple[list[_Unreadable], list[RangeRecord]]:
-        """What waits still, and parts of the others. The newest are cut first: so few wait."""
+        """Cuts the newest ranges first, so that few wait; returns the remaining ones, and the parts."""
         chosen, others = waiting[-RANGES_IN_A_ROUND:], waiting[:-RANGES_IN_A_ROUND]
         rows = [each for each in chosen if each.left.is_row]
         await self._set_aside(publishing, rows)

@@ -20,8 +20,8 @@ log = telemetry.logger(__name__)
 
 
 async def tried(pipeline: Pipeline, run: Callable[[], Awaitable[T]]) -> T:
-    """What ``run`` gives, called again after each of at most ``retries`` passing failures. Raises what it raises; at once where
-    another run of the pipeline reads, whose end nobody knows."""
+    """Returns the result of ``run``, called again after each of at most ``retries`` transient failures. Raises its
+    error; at once if another run of the pipeline reads, whose end is unknown."""
     for failures in itertools.count(1):
         try:
             return await run()

@@ -53,7 +53,7 @@ ROLE_REMEDY = "use a separate role that may only read: CREATE ROLE …; GRANT pg
 
 @dataclass(frozen=True, slots=True)
 class SourceRole:
-    """``rights`` say what the role may do besides reading, each as the end of a sentence."""
+    """``rights`` are the role's rights besides reading, each as the end of a sentence."""
 
     name: str
     rights: list[str]

@@ -1,4 +1,4 @@
-"""What people wish of the run in hand, looked at once a second: a run that is to end does so between two messages."""
+"""Users' requests for the current run, polled once a second: a run that must end does so between two messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = telemetry.logger(__name__)
 
 
 class WishWatch:
-    """``ends_as`` is None as long as the run may go on."""
+    """``ends_as`` is None as long as the run should continue."""
 
     def __init__(self, bucket: StateBucket, run: int) -> None:
         self._bucket = bucket
@@ -25,24 +25,24 @@ class WishWatch:
         self.ends_as: RunState | None = None
 
     async def run(self) -> None:
-        """Returns when the run is to end; looks at once."""
+        """Returns when the run must end; checks at once."""
         while True:
             if await self.is_to_end():
                 return
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def is_to_end(self) -> bool:
-        """Looks. A run that asks before its first message publishes nothing when it was to end before it began."""
+        """Checks. A run that calls this before its first message publishes nothing if it was ended before it began."""
         self.ends_as = _end_of(await self._wish())
         return self.ends_as is not None
 
     async def look_last(self) -> None:
-        """Before the run is finished: one that has read everything has nothing to pause."""
+        """Checks for a cancel before the run is finished: one that has read everything has nothing to pause."""
         if self.ends_as is None and await self._wish() is Wish.CANCEL:
             self.ends_as = RunState.CANCELLED
 
     async def _wish(self) -> Wish:
-        """Nothing while the broker does not answer."""
+        """Returns no wish while the broker does not answer."""
         try:
             return (await RUN_REQUESTS.load(self._bucket)).wishes(self._run)
         except TransientError as error:

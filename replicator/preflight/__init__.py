@@ -1,1 +1,1 @@
-"""What ``pgsluice check`` looks at in the source, and what a replicator's first session looks at before it makes anything."""
+"""Checks of the source by ``pgsluice check``, and by a replicator's first session before it creates anything."""

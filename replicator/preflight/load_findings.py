@@ -1,4 +1,4 @@
-"""Findings about what goes on at the source now: open transactions, connections that are left, sizes, the way to one instance."""
+"""Findings about the current load of the source: open transactions, free connections, sizes, the way to one instance."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pgsluice.shared.preflight.finding import Finding, Severity, Subject
 from pgsluice.shared.preflight.provider import setting_cure
 
 LONG_S = 60
-OWN_CONNECTIONS = 3  # of a replicator, beside those that copy: session, walsender, the keeper of a snapshot
+OWN_CONNECTIONS = 3  # of a replicator, in addition to the copying ones: session, walsender, the keeper of a snapshot
 MOST_TRIED = 8
 COPY_BYTES_PER_S = 50_000_000
-"""A cautious guess, to have an order of magnitude: what two cores copied in the benchmarks."""
+"""A cautious estimate: what two cores copied in the benchmarks."""
 
 _CONNECTIONS: LiteralString = """
     SELECT current_setting('max_connections')::int
@@ -135,7 +135,9 @@ def _duration(seconds: float) -> str:
 
 
 async def instance_findings(settings: PostgresSettings, copying: int) -> list[Finding]:
-    """Whether the address leads to one server: a snapshot that one connection exports is imported by some others."""
+    """Returns whether the address leads to one server: a snapshot that one connection exports is imported by some
+    others.
+    """
     keeper = await connect(settings)
     try:
         await begin(keeper)
@@ -158,7 +160,7 @@ async def instance_findings(settings: PostgresSettings, copying: int) -> list[Fi
     others = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if any(not isinstance(other, PgsluiceError) for other in others):
         raise others[0]
-    return []  # one that could not connect is told of by those that count connections
+    return []  # a failed connection is reported by the checks that count connections
 
 
 async def _import(settings: PostgresSettings, name: str) -> None:

@@ -43,7 +43,7 @@ class _Holder:
 
 
 async def query_findings(settings: PipelineSettings, pipeline: Pipeline, client: Client) -> list[Finding]:
-    """What a run of it would refuse now. ``client`` is only what a run has besides: nothing is written."""
+    """Returns what a run would refuse now. ``client`` serves only other parts of a run: nothing is written."""
     try:
         await examine(settings, pipeline, client)
     except PgsluiceError as error:
@@ -52,7 +52,7 @@ async def query_findings(settings: PipelineSettings, pipeline: Pipeline, client:
 
 
 async def role_findings(settings: PostgresSettings, named: str) -> list[Finding]:
-    """Of a source that pipelines read; ``named`` begins sentences about it."""
+    """Returns the findings about a source that pipelines read; ``named`` begins sentences about it."""
     try:
         source = await Source.connect(settings)
     except PgsluiceError as error:

@@ -1,4 +1,6 @@
-"""Findings about the source's server and role that no start refuses, but that cost somebody later, or stop a start that waits."""
+"""Findings about the source's server and role that no start refuses, but that cause trouble later, or stop a start that
+waits.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from pgsluice.shared.preflight.provider import Provider, setting_cure
 from pgsluice.shared.wire.names import SOURCE_SCHEMA, GroupNames
 
 LEAST_KEPT_MB = 1024
-"""WAL that a slot may hold back at least: a minute of a busy server, in which a replicator can start again."""
+"""Minimum of WAL that a slot should be able to hold back: a minute of a busy server, in which a replicator can start
+again."""
 
 SHORT_IDLE_S = 300
 ADVISED_KEPT = "50GB"
@@ -50,8 +53,8 @@ _EMITTING: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class _EmittingFunction:
-    """A function that emits logical messages and that every role may call. ``users`` are our roles that have the right to call
-    it from PUBLIC only."""
+    """A function that emits logical messages and that every role may call. ``users`` are pgsluice's roles that have the
+    right to call it from PUBLIC only."""
 
     function: str
     users: list[str]
@@ -59,8 +62,8 @@ class _EmittingFunction:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """``is_streaming``: somebody reads the group's slot. ``idle_timeout_s`` is None before PostgreSQL 18, ``valid_until`` for a
-    role whose password does not expire."""
+    """``is_streaming``: a process reads the group's slot. ``idle_timeout_s`` is None before PostgreSQL 18,
+    ``valid_until`` for a role whose password does not expire."""
 
     most_slots: int
     most_senders: int

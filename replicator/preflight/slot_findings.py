@@ -41,7 +41,7 @@ class _Left:
 
 
 class GroupLook:
-    """What the group has at the source: ``slot`` and ``publication``, None for what is not there."""
+    """The group's objects at the source: ``slot`` and ``publication``, None for missing ones."""
 
     def __init__(self, settings: ReplicatorSettings, names: GroupNames, source: Source, facts: SourceFacts) -> None:
         self._settings = settings
@@ -81,7 +81,7 @@ class GroupLook:
             )
 
     def _look_at_filters(self, publication: Publication) -> None:
-        """Row filters and column lists are an administrator's wish, which people forget."""
+        """Reports row filters and column lists of an administrator, which are easily forgotten."""
         limited = [table for table in publication.tables if table.row_filter or table.columns]
         if limited:
             shown = ", ".join(table.qualified_name for table in limited[:10])
@@ -89,7 +89,7 @@ class GroupLook:
             self.found.note("source-publication-filters", Severity.INFO, fact, "ALTER PUBLICATION … SET TABLE takes that back")
 
     async def compare(self, bucket: StateBucket, identity: SystemIdentity) -> None:
-        """With what the group is bound to, as a start does (``start_checks``)."""
+        """Compares with the group's records, as a start does (``start_checks``)."""
         settings, names, found = self._settings, self._names, self.found
         with found.looking("group-records"):
             await check_records(bucket, copies=settings.copy is not None)
@@ -105,7 +105,7 @@ class GroupLook:
 
 
 async def left_findings(source: Source, names: GroupNames) -> list[Finding]:
-    """Slots and publications of other groups that nobody reads."""
+    """Returns findings about slots and publications of other groups without a reader."""
     parameters = {"plugin": PLUGIN, "slot": names.slot, "publication": names.publication}
     left: Sequence[_Left] = await source.rows_of(_Left, "looking for what groups left", _LEFT, parameters)
     return [_left_finding(each) for each in left]

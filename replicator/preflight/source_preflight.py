@@ -1,4 +1,4 @@
-"""Everything that ``pgsluice check`` looks at in the source. Nothing is made, altered or locked: the session is read-only."""
+"""All checks of ``pgsluice check`` at the source. Nothing is created, altered or locked: the session is read-only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pgsluice.shared.wire.table import Table
 
 @dataclass(slots=True)
 class ExaminedSource:
-    """What was found, and what those need who look at the target and the rules: None or empty as far as nobody could look.
+    """The findings, and the facts for the checks of the target and the rules: None or empty if they could not be read.
     ``identity`` is the server's and the database's."""
 
     findings: list[Finding]
@@ -109,7 +109,8 @@ class _Examination:
         self._examined.locale = await source.locale()
 
     async def _replication_connection(self, facts: SourceFacts) -> SystemIdentity | None:
-        """None when there is none: an ordinary connection is there, so something on the way or a right is in its way."""
+        """Returns None if there is no such connection: an ordinary one works, so a proxy or a missing right blocks this
+        one."""
         if not streams(self._settings) or not facts.may_replicate:
             return None
         try:

@@ -1,7 +1,7 @@
-"""What a replicator's start refuses, looked at before anything is made: everything that is wrong is said at once.
+"""The checks of a replicator's start, made before anything is created: all errors are reported at once.
 
-What has been made for a group, and what it is bound to, is compared afterwards (``start_checks``, ``group_start``): that needs
-the broker's streams.
+The group's existing objects and records are compared afterwards (``start_checks``, ``group_start``): that needs the
+broker's streams.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = telemetry.logger(__name__)
 
 
 def streams(settings: ReplicatorSettings) -> bool:
-    """Whether changes are published, or only the rows that are there."""
+    """Returns whether changes are published, or only existing rows."""
     return settings.copy is None or settings.copy.then_stream
 
 
@@ -41,7 +41,7 @@ async def check_start(settings: ReplicatorSettings, names: GroupNames, source: S
     """Raises UsageError or TerminalError with everything that hinders this group at this source."""
     facts = await source.facts()
     if await is_bound_elsewhere(names, source, facts, bucket):
-        raise_errors(fitness(facts), "the source")  # the tables of another database say nothing: start_checks refuses it
+        raise_errors(fitness(facts), "the source")  # the tables of another database mean nothing: start_checks refuses it
         return facts
     membership = await load_membership(bucket) if await bucket.exists() else None
     look = SourceLook(settings, names, source, facts)
@@ -54,7 +54,7 @@ async def check_start(settings: ReplicatorSettings, names: GroupNames, source: S
 
 
 async def is_bound_elsewhere(names: GroupNames, source: Source, facts: SourceFacts, bucket: StateBucket) -> bool:
-    """Whether the group was started with another source, or with another publication."""
+    """Returns whether the group was started with another source, or with another publication."""
     entry = await bucket.read(GROUP_KEY, GroupRecord) if await bucket.exists() else None
     if entry is None:
         return False
@@ -63,7 +63,8 @@ async def is_bound_elsewhere(names: GroupNames, source: Source, facts: SourceFac
 
 
 class SourceLook:
-    """One look at what a start depends on. ``found`` grows with each step; a step whose ground is missing looks at nothing."""
+    """One check of the conditions of a start. ``found`` grows with each step; a step without its precondition checks
+    nothing."""
 
     def __init__(self, settings: ReplicatorSettings, names: GroupNames, source: Source, facts: SourceFacts) -> None:
         self._settings = settings
@@ -75,7 +76,7 @@ class SourceLook:
         self._operations: Collection[str] = settings.publish
 
     async def tables(self, wishes: Wishes, membership: Membership | None) -> WantedTables | None:
-        """The tables that the group asks for; None when that cannot be said."""
+        """Returns the tables that the group asks for; None if unknown."""
         if streams(self._settings):
             self.found.take(fitness(self._facts))
         self._patterns = wishes.patterns
@@ -87,7 +88,7 @@ class SourceLook:
         return None
 
     async def all_of(self, tables: Collection[SourceTable], membership: Membership | None) -> Findings:
-        """``found``, with what is wrong for these tables. ``membership`` is that of a group that has streamed."""
+        """Returns ``found``, with the findings about these tables. ``membership`` exists in a group that has streamed."""
         if not streams(self._settings):
             return self.found
         settings, facts = self._settings, self._facts
@@ -132,7 +133,7 @@ class SourceLook:
                 check_fit(publication, tables)
 
     async def _look_at_creation(self, tables: list[SourceTable], membership: Membership | None) -> None:
-        """Of the publication that is not there; one that a group had before is missed by ``start_checks``."""
+        """Checks the creation of a missing publication; if a group had one before, ``start_checks`` reports it missing."""
         if not tables or membership is not None:
             return
         if self._names.chosen_publication:

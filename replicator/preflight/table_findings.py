@@ -86,15 +86,15 @@ class _Shape:
 async def table_findings(
     source: Source, facts: SourceFacts, names: GroupNames, tables: Sequence[SourceTable], *, copies: bool
 ) -> list[Finding]:
-    """``copies``: the rows that are there are read too, by SELECT."""
+    """``copies``: existing rows are read too, by SELECT."""
     shapes = await source.rows_of(_Shape, _DOING, _SHAPES, [[table.oid for table in tables]])
     found = [*await _unreadable(source, facts, names, tables), *_row_security(facts, shapes)] if copies else []
     return [*found, *_partitions(shapes), *await _inheritance(source, tables), *_not_sent(facts, shapes)]
 
 
 async def keyless_findings(source: Source, tables: Collection[SourceTable], operations: Collection[str]) -> list[Finding]:
-    """Returns a finding for each table whose rows are identified only by all of their values. ``operations`` are those that are
-    published."""
+    """Returns a finding for each table whose rows are identified only by all of their values. ``operations`` are the
+    published ones."""
     if not {"update", "delete"} & set(operations):
         return []
     return [

@@ -19,7 +19,7 @@ from pgsluice.shared.errors import LockTimeoutError
 
 LITTLE_BYTES = 8 * 1024 * 1024
 LITTLE_RELATIONS = 100
-"""A thread copies that much in less than a second, and hardly slows the stream that goes on in this process."""
+"""A thread copies that much in less than a second, and hardly slows the stream of this process."""
 
 _PATIENCE_MS = 500  # Spark copies a table whose size another session's lock hides
 

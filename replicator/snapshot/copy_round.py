@@ -1,4 +1,4 @@
-"""One round of a copy: a snapshot, and every table that waits for one, in ranges to the snapshot stream."""
+"""One round of a copy: a snapshot, and every table that waits, in ranges to the snapshot stream."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class CopyTasks(Protocol):
         """Returns what copies ranges of that snapshot."""
 
     def cancel(self) -> None:
-        """Ends a copy that runs; nothing happens when there is none."""
+        """Ends a running copy, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRuntime:
-    """What carries a copy."""
+    """The parts that a copy runs on."""
 
     client: Client
     tasks: CopyTasks
 
 
 class Round:
-    """``run`` once. Its tables are those that waited when it began: one that joins them waits for the next, and one that leaves,
-    or is to be copied again, is left out from then on."""
+    """``run`` once. Its tables are the ones that waited when it began: one that joins them waits for the next, and one
+    that leaves, or must be copied again, is left out from then on."""
 
     def __init__(self, settings: ReplicatorSettings, copy: CopySettings, prepared: PreparedCopy, runtime: CopyRuntime) -> None:
         self._settings = settings
@@ -121,7 +121,7 @@ class Round:
         return await SnapshotKeeper.export_at_slot(self._settings.source, self._settings.slot_timeout_s)
 
     async def _plan(self, keeper: SnapshotKeeper) -> list[CopiedTable]:
-        """The tables that can be copied; the others are errored, and those that are gone have left."""
+        """Plans the tables that can be copied; notes the others as errored, and missing ones as having left."""
         oids = list(self._copied)
         read = await read_tables(keeper.source, self._prepared.names, oids, self._prepared.facts.major_version)
         for name, heirs in await heirs_left_out(keeper.source, oids, [record.oid for record in self._progress.records]):
@@ -142,7 +142,7 @@ class Round:
         await self._copy_ranges(snapshot, ranges, share, held)
 
     async def _announce(self, snapshot: ExportedSnapshot, tables: Sequence[CopiedTable], tasks: int) -> list[list[RangeRequest]]:
-        """Tells ledger and stream what the snapshot copies; gives each table's ranges."""
+        """Announces the snapshot in ledger and stream; returns each table's ranges."""
         await self._prepared.note_snapshot(snapshot.id, snapshot.lsn)
         records = self._copied
         tables = [table for table in tables if table.table.oid in records]

@@ -1,4 +1,4 @@
-"""What is left to copy, by the ledger; and which tables the ledger calls followed."""
+"""The tables left to copy, by the ledger; and the tables that the ledger calls followed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgsluice.shared.wire.position import LSN
 
 @dataclass(frozen=True, slots=True)
 class CopyOrigin:
-    """Where a copy comes from and goes to: what may not change between two starts."""
+    """The source and the stream of a copy, which must not change between two starts."""
 
     system_id: str
     database: str
@@ -23,9 +23,9 @@ class CopyOrigin:
 
 @dataclass(frozen=True, slots=True)
 class CopyWishes:
-    """What the start of a replicator adds to the ledger. ``recopied`` are oids that are copied again although they are finished;
-    ``followed`` are oids whose changes are published without a break until now, None when nothing is known of that;
-    ``known_names`` are tables that the group has published before, under whatever oid."""
+    """Requests of a start to the ledger. ``recopied`` are oids that are copied again although they are finished;
+    ``followed`` are oids whose changes are published without a break until now, None if unknown; ``known_names`` are
+    tables that the group has published before, under whatever oid."""
 
     retry_errored: bool = False
     recopied: frozenset[int] = frozenset()
@@ -35,7 +35,7 @@ class CopyWishes:
 
 @dataclass(frozen=True, slots=True)
 class CopyCause:
-    """Why a table's rows are to be copied again: something that no change tells, committed at ``lsn``."""
+    """The reason why a table's rows must be copied again: an event without messages, committed at ``lsn``."""
 
     schema: str
     table: str
@@ -45,8 +45,8 @@ class CopyCause:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """``records`` are the selected tables. ``changed`` are those of them that are to be stored, being new or taken up again;
-    ``left`` are records of tables that are no longer selected, as they are to be stored."""
+    """``records`` are the selected tables. ``changed`` are the ones among them to store, being new or taken up again;
+    ``left`` are records to store of tables that are no longer selected."""
 
     records: list[TableRecord]
     changed: list[TableRecord]
@@ -73,8 +73,8 @@ def resume_copy(content: LedgerContent, tables: Collection[SourceTable], wishes:
 
 
 def _first_attempt(content: LedgerContent, table: SourceTable, wishes: CopyWishes) -> TableRecord:
-    """Of a table that was made again under its name, or was published before it was copied, the target holds rows: its first
-    attempt counts as a further one, which empties the target's table."""
+    """Returns the first attempt. If a table was created again under its name, or published before it was copied, the
+    target has rows of it: the attempt is then numbered as a further one, which empties the target's table."""
     attempts = [record.attempt for record in content.tables.values() if record.qualified_name == table.qualified_name]
     if table.qualified_name in wishes.known_names:
         attempts.append(1)
@@ -98,7 +98,7 @@ def _resumed(record: TableRecord, wishes: CopyWishes) -> TableRecord:
 
 
 def anew(record: TableRecord) -> TableRecord:
-    """The record of a table that is to be copied, whatever there is of a copy; it counts no more."""
+    """Returns the record of a table to copy; an existing copy becomes invalid."""
     return without_copy(record).enter(Phase.INIT, error="", remedy="", retry_at="")
 
 
@@ -119,8 +119,8 @@ def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
 
 
 def replaced_by(changed: Collection[TableRecord], content: LedgerContent) -> list[TableRecord]:
-    """Records of tables that left, and whose places at the targets those in ``changed`` take: what their copies held counts no
-    more. A worker that is behind applies copied rows first, and would apply changes of the former table to the later one."""
+    """Records of tables that left, and whose places at the targets the tables in ``changed`` take: their copies become
+    invalid. A worker that lags applies copied rows first, and would apply changes of the former table to the later one."""
     oids, names = {record.oid for record in changed}, {record.qualified_name for record in changed}
     left = [record for record in content.tables.values() if record.phase is Phase.LEFT and record.oid not in oids]
     return [leave(record, is_replaced=True) for record in left if record.lsn and record.qualified_name in names]
@@ -132,7 +132,7 @@ def dropped(record: TableRecord) -> TableRecord:
 
 
 def without_copy(record: TableRecord) -> TableRecord:
-    """As if it had never been copied, but that the target may hold rows of it."""
+    """Returns the record as if it had never been copied, except that the target may contain rows of it."""
     return replace(
         record,
         attempt=record.attempt + 1 if record.snapshot else record.attempt,
@@ -173,8 +173,8 @@ def check_copy_origin(snapshot: SnapshotRecord | None, origin: CopyOrigin, mode:
 
 
 async def note_membership(ledger: Ledger, oids: Collection[int]) -> None:
-    """Lets the ledger of a group that copied its tables say which of them are followed: a table that left, and one that is back
-    without a copy, which a group that only streams may ask for."""
+    """Records in the ledger of a group that copied its tables which of them are followed: a table that left, and one
+    that is back without a copy, which a group that only streams may ask for."""
     content = await ledger.load()
     is_changed = False
     for record in content.tables.values():

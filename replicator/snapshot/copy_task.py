@@ -1,7 +1,7 @@
-"""What a Spark task of a copy runs: page ranges, one after the other, from the source's pages into the snapshot stream.
+"""The code of a copy's Spark task: page ranges, one after the other, from the source's pages into the snapshot stream.
 
-A Python process that runs tasks keeps one connection to the source, in a transaction under the snapshot, and one to NATS, for as
-long as it lives: a copy has no more connections than it has tasks at a time.
+A Python process that runs tasks keeps one connection to the source, in a transaction under the snapshot, and one to
+NATS, for as long as it lives: a copy has no more connections than it has tasks at a time.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def copy_ranges(parameters: CopyParameters, ranges: Iterable[RangeRequest]) -> I
 
 @functools.cache
 def _copy_process() -> CopyProcess:
-    """This process's connections."""
+    """Returns this process's connections."""
     return CopyProcess()
 
 
 def _runner() -> asyncio.Runner:
-    """It makes its loop when it first runs."""
+    """Returns this process's runner, which creates its loop when it first runs."""
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
@@ -218,7 +218,7 @@ class CopyProcess:
 
 
 async def _end_statement(connection: Connection) -> None:
-    """As well as that can be asked: a server sees that nobody reads only when it has something to send."""
+    """Ends the statement as well as possible: a server notices a missing reader only when it has something to send."""
     try:
         await connection.cancel_safe(timeout=CANCEL_DEADLINE_S)
     except psycopg.Error as error:
@@ -232,8 +232,8 @@ async def publish_rows(
     request: RangeRequest,
     dead_rows: DeadRows,
 ) -> RangeOutcome:
-    """The outcome of a range that is stored when this returns. ``connection`` is in a transaction under the snapshot, and of no
-    use after an error. Raises RangeFailedError for what the source says, or as the publisher does."""
+    """Publishes a range; it is stored when this returns its outcome. ``connection`` is in a transaction under the
+    snapshot, and of no use after an error. Raises RangeFailedError for errors of the source, or as the publisher does."""
     messages, pages, rows = RangeMessages(parameters, request), request.pages, 0
     try:
         async with locked(connection, pages):
@@ -254,8 +254,8 @@ async def publish_rows(
 
 
 async def check_count(connection: Connection, request: RangeRequest, rows: int) -> None:
-    """Raises RangeFailedError when ``rows``, which were read, are not those that were counted in the order of all: neither where
-    the run was planned nor in this session, whose now() is another."""
+    """Raises RangeFailedError when ``rows``, the number read, is not the number counted over all rows in order: neither
+    when the run was planned nor in this session, whose now() is another."""
     if request.rows in (None, rows):
         return
     found = await (await connection.execute(request.count.encode())).fetchone()
@@ -298,8 +298,8 @@ async def check_room(publisher: RangePublisher, parameters: CopyParameters, requ
 
 @asynccontextmanager
 async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None]:
-    """Keeps the relation as it is while the range is read and no longer: whoever wants to alter the table waits for one range,
-    not for the whole copy. Raises RangeFailedError when it is no longer what the snapshot shows."""
+    """Locks the relation while the range is read and no longer: a session that alters the table waits for a single
+    range, not for the whole copy. Raises RangeFailedError when it is no longer as the snapshot shows."""
     await connection.execute("SAVEPOINT range")
     await connection.execute(pages.lock.encode())
     cursor = await connection.execute(_RELATION, {"oid": pages.relation_oid})
@@ -313,7 +313,7 @@ async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None
 
 
 def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError:
-    """What the source's error means for the range."""
+    """Returns the range's error for an error of the source."""
     doing = f"the query of {pages.name}" if pages.is_of_query else f"copying {pages.name}"
     fact, cause = f"{doing} failed{server_said(sqlstate, text)}", passing_cause(sqlstate, Cause.SOURCE)
     if not sqlstate or sqlstate.startswith(_CONNECTION_LOST):
@@ -339,7 +339,7 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
 
 
 def _query_failure(fact: str, sqlstate: str, text: str, cause: Cause) -> RangeFailedError:
-    """What an error means that a pipeline's query met; a lost connection is none."""
+    """Returns the error for a pipeline's query; not for a lost connection."""
     if sqlstate == "42501":
         return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, "grant the role what the query reads"))
     if sqlstate.startswith(_OF_A_ROW) or is_too_large(sqlstate, text):

@@ -1,4 +1,4 @@
-"""What goes to the Spark tasks of a copy and what comes back."""
+"""The messages to the Spark tasks of a copy and their answers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pgsluice.shared.wire.run_mark import NO_RUN, RunMark
 
 
 class RangeStatus(enum.Enum):
-    """How one attempt at a range ended."""
+    """The result of one attempt at a range."""
 
     DONE = "done"
     FAILED = "failed"
-    """Perhaps it succeeds the next time, but not for ever."""
+    """A later attempt may succeed; the number of attempts is limited."""
     UNAVAILABLE = "unavailable"
-    """Source or broker cannot be reached: that says nothing about the range."""
+    """Source or broker cannot be reached, independent of the range."""
     REWRITTEN = "rewritten"
     """The relation is no longer the one that the snapshot shows: its table needs a new snapshot."""
     SNAPSHOT_GONE = "snapshot gone"
     """Every range that is not done needs a new snapshot."""
     NEEDS_ROOM = "needs room"
-    """It has a row that is larger than it may publish beside others."""
+    """A row of it is larger than a task may publish in parallel to others."""
     REFUSED = "refused"
-    """It cannot succeed until somebody acts."""
+    """Cannot succeed until an operator acts."""
     UNREADABLE = "unreadable"
-    """A query fails on a row of it: others may be read, and this one when somebody acts."""
+    """A query fails on a row of it: other rows may be readable, and this one when an operator acts."""
     TIMED_OUT = "timed out"
     """A query took longer than it may: perhaps it does not the next time, or for fewer rows."""
 
@@ -45,14 +45,14 @@ class SteppedRows(NamedTuple):
 
 
 class RowSteps(Protocol):
-    """What is done with a query's rows before they are published (``replicator.pipelines.steps``). Goes to tasks."""
+    """Steps applied to a query's rows before they are published (``replicator.pipelines.steps``). Sent to tasks."""
 
     def apply(self, rows: int, data: bytes) -> SteppedRows: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CopyParameters:
-    """What the ranges of one snapshot have in common."""
+    """The common parameters of one snapshot's ranges."""
 
     group: str
     source: PostgresSettings
@@ -62,20 +62,21 @@ class CopyParameters:
     snapshot_id: str
     share: StreamShare
     pauses: Pauses
-    """Of publishing."""
+    """Backoff between publish attempts."""
     session: tuple[tuple[str, str], ...] = ()
-    """Settings of the sessions that read, where ranges are those of a query; pages have settings of their own."""
+    """Settings of the reading sessions for ranges of a query; pages have fixed settings."""
     steps: RowSteps | None = None
     most_dead: int = 0
-    """How many rows may be set aside that steps fail on, in all."""
+    """Limit on the rows, in all, that may be set aside because steps fail on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """A range to be copied. ``head`` is what every body of the table begins with (``shared.wire.snapshot_message.encode_table``).
-    ``ledger_revision`` is the revision of the table's record that announced the snapshot. ``room`` says how large its bodies may
-    be. ``key_fields`` are the places of the fields that rows of a query are ordered by, () for pages. ``mark`` is that of a
-    query's rows, ``rows`` how many of them were counted (None where nobody did), ``count`` the statement that counts them."""
+    """A range to be copied. ``head`` begins every body of the table (``shared.wire.snapshot_message.encode_table``).
+    ``ledger_revision`` is the revision of the table's record that announced the snapshot. ``room`` limits the size of
+    its bodies. ``key_fields`` are the places of the fields that rows of a query are ordered by, () for pages. ``mark``
+    is for a query's rows, ``rows`` how many of them were counted (None if not counted), ``count`` the statement that
+    counts them."""
 
     pages: PageRange
     attempt: int
@@ -90,9 +91,9 @@ class RangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome:
-    """``rows`` and ``bytes`` of COPY text are those of the whole range, whoever published them. ``last_sequence`` is where its
-    last message is stored. ``is_whole``: none of its bodies was cut into chunks, as far as is known. ``error`` says why it is not
-    DONE."""
+    """``rows`` and ``bytes`` of COPY text are of the whole range, whichever process published them. ``last_sequence``
+    is where its last message is stored. ``is_whole``: none of its bodies was cut into chunks, as far as is known.
+    ``error`` is why it is not DONE."""
 
     pages: PageRange
     status: RangeStatus

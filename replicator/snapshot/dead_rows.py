@@ -1,7 +1,7 @@
 """Rows of a query that steps fail on, set aside by the task that reads them, and rows that the query itself fails on.
 
-A letter names the row by its key, and holds nothing else of it: whoever asks for a replay has the next run read the row again,
-as it is then. It is stored before the message that passes over the row. A row has one letter, whichever runs failed on it.
+A dead letter names the row by its key, and holds nothing else of it: a replay makes the next run read the row again, as
+it is then. It is stored before the message that skips the row. A row has one dead letter, whichever runs failed on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_CHANGE = encode_body(Descriptor(()).encode(), [])
 
 
 class RowLetters:
-    """Letters of rows by the run ``run`` of a pipeline, which people know as ``name``; it may have ``most``."""
+    """Dead letters of rows by the run ``run`` of a pipeline, which users know as ``name``; it may have ``most``."""
 
     def __init__(self, client: Client, names: GroupNames, name: str, snapshot_id: str, run: int, most: int) -> None:
         self._stream = DeadLetterStream(client, names)
@@ -66,7 +66,7 @@ class RowLetters:
 
 
 class DeadRows:
-    """Of one range, whose keys are at ``key_fields`` of its rows."""
+    """The dead letters of one range, whose keys are at ``key_fields`` of its rows."""
 
     def __init__(self, client: Client, parameters: CopyParameters, request: RangeRequest) -> None:
         names, snapshot_id, name = GroupNames(parameters.group), parameters.snapshot_id, request.pages.name
@@ -74,8 +74,8 @@ class DeadRows:
         self._fields = request.key_fields
 
     async def set_aside(self, block: RowBlock, failed: Sequence[tuple[int, str]]) -> None:
-        """Stored when it returns. ``failed`` are places in the block, and why. Raises RangeFailedError when there would be too
-        many letters."""
+        """Stores dead letters; they are stored when it returns. ``failed`` are places in the block, with reasons.
+        Raises RangeFailedError when there would be too many."""
         lines = block.data.split(b"\n") if failed else []
         try:
             await self._letters.store([(last_key(lines[place] + b"\n", self._fields), reason) for place, reason in failed])

@@ -1,9 +1,9 @@
 """A snapshot of the source that many connections can read under, and the one connection that keeps it alive.
 
-A snapshot exists while the transaction that exported it is open. For a copy that is followed by the stream its exact place in
-the WAL is needed, which only a logical slot can tell (manual: "CREATE_REPLICATION_SLOT … EXPORT_SNAPSHOT"): a temporary slot
-is made, its snapshot is imported by the keeper, exported again, and the replication connection is closed, so that nothing
-retains WAL while the copy runs.
+A snapshot exists while the transaction that exported it is open. For a copy that is followed by the stream its exact
+place in the WAL is needed, which only a logical slot provides (manual: "CREATE_REPLICATION_SLOT … EXPORT_SNAPSHOT"): a
+temporary slot is made, its snapshot is imported by the keeper, exported again, and the replication connection is
+closed, so that nothing retains WAL while the copy runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ExportedSnapshot:
 
 
 class SnapshotKeeper:
-    """The open transaction behind a snapshot. ``source`` reads the catalog as of the snapshot, on ``connection``."""
+    """The open transaction of a snapshot. ``source`` reads the catalog as of the snapshot, on ``connection``."""
 
     def __init__(self, connection: Connection, snapshot: ExportedSnapshot) -> None:
         self.connection = connection
@@ -112,10 +112,10 @@ class SnapshotKeeper:
 
 
 async def _create_temporary_slot(replication: Connection, patience: SlotPatience) -> tuple[LSN, str]:
-    """The slot's consistent point and the snapshot's name.
+    """Creates the slot; returns its consistent point and the snapshot's name.
 
-    The consistent point is the end of a WAL record. A commit record that begins right there is the first one that the snapshot
-    does not show (PostgreSQL's own apply worker, should_apply_changes_for_rel, compares the same way).
+    The consistent point is the end of a WAL record. A commit record that begins at that LSN is the first one that the
+    snapshot does not show (PostgreSQL's own apply worker, should_apply_changes_for_rel, compares the same way).
     """
     slot = f"pgsluice_copy_{secrets.token_hex(8)}"
     # PostgreSQL 14 knows only this spelling; later versions, which write (SNAPSHOT 'export'), still take it.
@@ -136,7 +136,7 @@ async def begin(connection: Connection) -> None:
 
 
 async def import_snapshot(connection: Connection, name: str) -> None:
-    """Makes the open transaction see what the snapshot shows. Raises SnapshotGoneError when nobody keeps it any more."""
+    """Makes the open transaction see what the snapshot shows. Raises SnapshotGoneError when it no longer exists."""
     try:
         await connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
     except (errors.InvalidParameterValue, errors.UndefinedObject, errors.ObjectNotInPrerequisiteState) as error:

@@ -7,7 +7,7 @@ from typing import LiteralString
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared.errors import Cause, TransientError
 
-# Held by the connection, not by a transaction, and by nobody once that is gone.
+# Held by the connection, not by a transaction, and released when that is gone.
 _LOCK: LiteralString = "SELECT pg_try_advisory_lock(hashtextextended('pgsluice copy of group ' || %s, 0))"
 _UNLOCK: LiteralString = "SELECT pg_advisory_unlock(hashtextextended('pgsluice copy of group ' || %s, 0))"
 
@@ -23,11 +23,12 @@ async def lock_group(source: Source, group: str) -> None:
 
 
 async def try_lock_group(source: Source, group: str) -> bool:
-    """Whether nobody else has the lock. It goes with the connection, or earlier with ``unlock_group``."""
+    """Returns False if another session has the lock. It is released with the connection, or earlier with
+    ``unlock_group``."""
     [(locked,)] = await source.rows("locking the group's copy", _LOCK, [group])
     return bool(locked)
 
 
 async def unlock_group(source: Source, group: str) -> None:
-    """For others to find it free at once: a server notices the end of a connection a little later."""
+    """Releases the lock at once: a server notices the end of a connection a little later."""
     await source.rows("unlocking the group's copy", _UNLOCK, [group])

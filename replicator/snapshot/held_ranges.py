@@ -1,11 +1,12 @@
-"""Which messages of the snapshot stream a copy still needs, by the ranges they belong to: pure.
+"""The messages of the snapshot stream that a copy still needs, by the ranges they belong to: pure.
 
-Workers need what they have not applied, and all chunks of a body until its last one is applied. The copy needs, of each range in
-hand, the newest message: whoever takes the range up finds there how far it has come, and without it would store its rows again.
-Whatever else a worker has applied may go, wherever it lies in the stream (``replicator.retention`` removes it).
+Workers need what they have not applied, and all chunks of a body until its last one is applied. The copy needs the
+newest message of each current range: a process that takes the range up finds its progress there, and without it would
+store its rows again. Everything else that workers have applied can be removed, wherever it lies in the stream
+(``replicator.retention`` removes it).
 
-A range is in hand from when a task is given it until its outcome is noted, repetitions included. What is older than the round
-goes all at once, so that nothing has to be known of it.
+A range is current from when a task gets it until its outcome is noted, repetitions included. Messages older than the
+round are removed all at once, independent of their ranges.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class EndedRange:
-    """A range whose newest message nobody needs any more. ``last_sequence`` is None where a task may have stored anything or
+    """A range whose newest message is no longer needed. ``last_sequence`` is None if a task may have stored anything or
     nothing. ``is_whole``: none of its bodies was cut into chunks."""
 
     subject: str
@@ -32,12 +33,13 @@ class EndedRange:
         return self.last_sequence is not None and self.last_sequence <= applied
 
     def may_reach_across(self, applied: int) -> bool:
-        """Whether one of its bodies may have chunks before and after that sequence."""
+        """Returns whether one of its bodies may have chunks before and after that sequence."""
         return not self.is_whole and not self.is_applied(applied)
 
 
 class HeldRanges:
-    """Of one round, whose snapshot is ``snapshot_id``. Every message up to ``older`` was there before it began."""
+    """The ranges of one round, whose snapshot is ``snapshot_id``. Every message up to ``older`` existed before it
+    began."""
 
     def __init__(self, names: GroupNames, snapshot_id: str, older: int) -> None:
         self.older = older
@@ -53,11 +55,11 @@ class HeldRanges:
 
     @property
     def ended(self) -> list[EndedRange]:
-        """Those of which the stream may hold messages."""
+        """Ended ranges whose messages the stream may still contain."""
         return list(self._ended)
 
     def hold(self, ranges: Iterable[Range]) -> None:
-        """They are given to a task, for the first time or again."""
+        """Holds ranges that are given to a task, for the first time or again."""
         for oid, number in ranges:
             self._in_hand[oid, number] = self._names.snapshot_range_subject(self._snapshot_id, oid, number)
 
@@ -66,7 +68,7 @@ class HeldRanges:
         self._ended.append(EndedRange(self._in_hand.pop(key), last_sequence, is_whole))
 
     def let_go(self, key: Range) -> None:
-        """No task has it, and nobody takes it up again under this snapshot."""
+        """Releases a range that no task has, and that is not taken up again under this snapshot."""
         if (subject := self._in_hand.pop(key, None)) is not None:
             self._ended.append(EndedRange(subject, None, is_whole=False))
 

@@ -1,11 +1,11 @@
-"""Which pages of which relations are read by which query: pure, no I/O.
+"""Divides relations into page ranges, each with its query: pure, no I/O.
 
-A table is read in ranges of its pages, by ``ctid`` (manual: "System Columns"). Sizes are those of the files, never statistics,
-so a table that was never analysed is copied whole; the last range of each relation has no end, so a relation that has grown
-since its size was asked is copied whole too.
+A table is read in ranges of its pages, by ``ctid`` (manual: "System Columns"). Sizes are from the files, never from
+statistics, so a table that was never analysed is copied whole; the last range of each relation has no end, so a
+relation that has grown since its size was asked is copied whole too.
 
-The order of rows in a range is that of the pages and is the same whenever the range is read under the same snapshot, as long as
-the relation was not rewritten (its filenode tells). Publishing relies on it.
+Rows in a range come in the sequence of the pages, the same whenever the range is read under the same snapshot, as long
+as the relation was not rewritten (then its filenode differs). Publishing relies on it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from pgsluice.replicator.source.catalog import CopiedRelation, CopiedTable
 
 @dataclass(frozen=True, slots=True)
 class PageRange:
-    """One COPY. ``number`` counts the ranges of the table from 1, over all its relations. ``name`` is the relation's, for people;
-    ``query`` is the COPY statement, ``lock`` the statement that keeps the relation from being rewritten meanwhile.
+    """One COPY. ``number`` counts the ranges of the table from 1, over all its relations. ``name`` is the relation's,
+    for readers; ``query`` is the COPY statement, ``lock`` the statement that keeps the relation from being rewritten
+    meanwhile.
 
-    A range of a query's rows (``replicator.pipelines``) is of no relation: ``relation_oid`` and ``filenode`` are 0."""
+    A range of a query's rows (``replicator.pipelines``) is of no relation: ``relation_oid`` and ``filenode`` are 0.
+    """
 
     table_oid: int
     number: int
@@ -40,9 +42,9 @@ class PageRange:
 
 
 def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int, tasks: int = 1) -> list[PageRange]:
-    """At least one range for each relation, so that a table without rows has one too, and none of more than ``range_bytes`` (but
-    for one page). A relation of several ranges has a multiple of ``tasks``, all but the last of one size, so that as many tasks
-    end at about the same time."""
+    """Returns at least one range for each relation, so that a table without rows has one too, and none of more than
+    ``range_bytes`` (or one page). A relation of several ranges has a multiple of ``tasks``, all but the last of one
+    size, so that as many tasks end at about the same time."""
     return [
         PageRange(
             table_oid=table.table.oid,

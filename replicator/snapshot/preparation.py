@@ -1,4 +1,6 @@
-"""What a copy needs to know before its first snapshot, and what workers need to know before the group's first change."""
+"""The preparation of a copy before its first snapshot, and the records that workers need before the group's first
+change.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ from pgsluice.shared.wire.names import GroupNames
 
 
 async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client: Client, source: Source) -> PreparedCopy:
-    """Makes snapshot stream and state bucket, and writes into the ledger what is to be copied, so that workers wait for it.
+    """Creates snapshot stream and state bucket, and writes the tables to copy into the ledger, so that workers wait for
+    them.
 
-    ``source`` is locked against another copy of the group for as long as it is connected. Raises UsageError or TerminalError when
-    the copy may not begin or go on, TransientError when another replicator copies this group.
+    ``source`` is locked against another copy of the group for as long as it is connected. Raises UsageError or
+    TerminalError when the copy may not begin or continue, TransientError when another replicator copies this group.
     """
     names = GroupNames(settings.group, settings.publication)
     bucket = StateBucket(client, names)
@@ -42,7 +45,7 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
     system_id = await source.system_id()
     await lock_group(source, settings.group)
     if copy.then_stream and (slot := await find_slot(source, names)) is not None:
-        check_slot(slot, facts)  # the ledger is not for one to change who only waits for another replicator's end
+        check_slot(slot, facts)  # a process that only waits for another replicator's end must not change the ledger
     stream = SnapshotStream(client, names)
     state = await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
@@ -77,7 +80,7 @@ async def _membership(source: Source, names: GroupNames, bucket: StateBucket) ->
 def _wishes(
     settings: ReplicatorSettings, copy: CopySettings, tables: Collection[SourceTable], membership: Membership | None
 ) -> CopyWishes:
-    """Raises UsageError when ``recopy`` names a table that is not selected."""
+    """Raises UsageError when the option ``recopy`` names a table that is not selected."""
     recopied: set[int] = set()
     for text in copy.recopy:
         pattern = parse_member_pattern(text, settings.schema)

@@ -1,7 +1,8 @@
-"""One group's copy as it stands in the ledger, while a replicator runs: tables are taken up and let go, rounds work on them.
+"""One group's copy as recorded in the ledger, while a replicator runs: tables are added and removed, rounds work on
+them.
 
-Whoever changes the ledger's tables in this process does it here, under one lock: the copy as a whole is RUNNING for as long as a
-table waits, and workers go by that.
+All changes of the ledger's tables in this process are made here, under one lock: the copy as a whole is RUNNING for as
+long as a table waits, and workers rely on that.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ log = telemetry.logger(__name__)
 
 @dataclass(slots=True)
 class PreparedCopy:
-    """``record`` is the ledger's of the copy as a whole, ``progress`` has those of the group's tables. ``work`` is set when there
-    may be a table to copy, ``idle`` while whoever runs rounds has none; ``held`` are oids of tables that wait and are not
-    published yet: a copy of theirs would be too old. ``snapshot_since`` is when the snapshot was opened that is open now, by the
-    monotonic clock."""
+    """``record`` is the ledger's of the copy as a whole, ``progress`` has the records of the group's tables. ``work``
+    is set when there may be a table to copy, ``idle`` while the rounds have none; ``held`` are oids of tables that wait
+    and are not published yet: a copy of theirs would be too old. ``snapshot_since`` is when the current snapshot was
+    opened, by the monotonic clock."""
 
     names: GroupNames
     facts: SourceFacts
@@ -56,7 +57,7 @@ class PreparedCopy:
             await self.store(replace(self.record, id=id, lsn=format_lsn(lsn)))
 
     async def stream_state(self) -> StreamState:
-        """Of the snapshot stream. Raises TerminalError when there is none any more."""
+        """Returns the state of the snapshot stream. Raises TerminalError when it no longer exists."""
         state = await self.stream.state()
         if state is None:
             raise TerminalError(f"stream {self.stream.name} is gone", "run 'pgsluice drop' and start again")
@@ -68,8 +69,9 @@ class PreparedCopy:
         return [record for record in self.progress.waiting if record.oid not in self.held]
 
     async def take_up(self, tables: Collection[SourceTable], wishes: CopyWishes) -> None:
-        """Writes into the ledger which of ``tables`` are to be copied, being new to it or asked for again. To be called before
-        anything of a new one can be published; ``begin`` has them copied. A table whose name one of them has now left before."""
+        """Writes into the ledger which of ``tables`` must be copied, being new to it or requested again. Call it before
+        any change of a new one can be published; ``begin`` starts their copy. A table whose name one of them has now
+        left before."""
         async with self._changing:
             await self.progress.write()
             content = await self.ledger.load()
@@ -84,7 +86,7 @@ class PreparedCopy:
             await self.progress.write()
 
     def begin(self, oids: Collection[int]) -> None:
-        """These are published now; whoever runs rounds copies them."""
+        """Notes that these are published now; the rounds copy them."""
         self.held.difference_update(oids)
         if self.ready:
             self.idle.clear()
@@ -129,7 +131,7 @@ class PreparedCopy:
     def _needed(self, oid: int, cause: CopyCause) -> TableRecord | None:
         """The record of the table's next copy; None when it needs none."""
         record = self.progress.get(oid)
-        if record is None:  # it is published without a copy, so the target may hold rows of it
+        if record is None:  # it is published without a copy, so the target may contain rows of it
             return TableRecord(oid, cause.schema, cause.table, Phase.INIT, now(), attempt=2)
         if record.phase not in (Phase.DATA_SYNC, Phase.FINISHED_COPY) or _holds(record, cause):
             return None
@@ -166,14 +168,14 @@ class PreparedCopy:
             await self._end_or_tell()
 
     async def forget(self, oids: Collection[int]) -> None:
-        """Nothing of these tables is known any more; none of them may be followed."""
+        """Forgets these tables; none of them may be followed."""
         async with self._changing:
             for oid in oids:
                 await self.progress.forget(oid)
             await self._end_or_tell()
 
     async def finish(self) -> bool:
-        """Says in the ledger that every table is copied, errored or gone. False when one waits."""
+        """Records in the ledger that every table is copied, errored or gone. False when one waits."""
         async with self._changing:
             await self.progress.write()
             if self.progress.waiting:
@@ -197,7 +199,7 @@ class PreparedCopy:
 
 
 def _holds(record: TableRecord, cause: CopyCause) -> bool:
-    """Whether the table's copy is later than what happened."""
+    """Returns whether the table's copy is later than what happened."""
     return record.lsn != "" and cause.lsn < parse_lsn(record.lsn)
 
 

@@ -1,13 +1,13 @@
-"""Publishing the rows of one page range, each message once, whoever tries it and how often.
+"""Publishes the rows of one page range, each message once, whichever processes try it and how often.
 
-The messages of a range are a function of its rows (``range_reader`` cuts them the same way each time), and each names the
-stream sequence of the one before it on its subject. So of two publishers of one range only one can store message n, and it is
-the message that the other would have stored. One that finds its place taken looks how far the range has come and goes on there.
-Nothing depends on JetStream's duplicate window. Nothing is ever stored after a range's last message: whoever takes up what is
-left of another process's range, under another snapshot, ends it first.
+The messages of a range are a function of its rows (``range_reader`` cuts them the same way each time), and each names
+the stream sequence of the one before it on its subject. So of two publishers of one range only one can store message n,
+and it is the message that the other would have stored. One that finds its place taken reads how far the range has come
+and continues there. Nothing depends on JetStream's duplicate window. Nothing is ever stored after a range's last
+message: a process that takes up the rest of another process's range, under another snapshot, ends it first.
 
-One message is under way at a time, since the next one has to name its sequence; meanwhile the following ones are prepared, up
-to a window.
+One message is under way at a time, since the next one has to name its sequence; meanwhile the following ones are
+prepared, up to a window.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The newest message of the range in the stream. ``number`` is 0 when there is none."""
+    """The newest message of the range in the stream. ``number`` is 0 without one."""
 
     number: int
     sequence: int
@@ -78,12 +78,12 @@ class RangePublisher:
         self._full_logged_at = 0.0
 
     async def resume(self) -> Stored:
-        """What the stream holds of the range. Waits for ever for a broker that does not answer."""
+        """Returns the newest stored message of the range. Waits indefinitely for a broker that does not answer."""
         self._stored = await self._look_until_answered()
         return self._stored
 
     async def publish(self, headers: SnapshotHeaders, data: bytes) -> None:
-        """Takes the next message, when the window has room; one that the stream holds already is passed over."""
+        """Takes the next message, when the window has room; ignores one that the stream holds already."""
         if headers.number <= self._stored.number:
             return
         if self._sending is None:

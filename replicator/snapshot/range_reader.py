@@ -22,7 +22,7 @@ from pgsluice.shared.wire.message import WHOLE, cut
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders
 
 MOST_KEY_BYTES = 4096
-"""Of ``SnapshotHeaders.last_key``: with the other headers it has to fit into ``stream_share.HEADER_BYTES``."""
+"""Limit of ``SnapshotHeaders.last_key``: with the other headers it has to fit into ``stream_share.HEADER_BYTES``."""
 
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -55,8 +55,8 @@ class CopyReader:
         self._pgconn.nonblocking = 1
 
     async def blocks(self, query: str, cut_bytes: int) -> AsyncIterator[RowBlock]:
-        """Pieces of at least ``cut_bytes`` and at most one row more, but for the last one, which may be empty; there is always a
-        last one. Raises CopyFailedError."""
+        """Yields pieces of at least ``cut_bytes`` and at most one row more, except the last one, which may be empty;
+        there is always a last one. Raises CopyFailedError."""
         await self._start(query)
         read, consume = self._pgconn.get_copy_data, self._consume
         rows: list[bytes] = []
@@ -99,7 +99,7 @@ class CopyReader:
             raise CopyFailedError("", "the server did not start COPY")
 
     async def _finish(self, result: pq.abc.PGresult | None = None) -> int:
-        """Takes the statement's results: how many rows the server says it sent. Raises the error among them."""
+        """Takes the statement's results; returns the server's count of the rows sent. Raises the error among them."""
         failed: pq.abc.PGresult | None = None
         rows = 0
         while True:
@@ -166,8 +166,8 @@ class RangeMessages:
         return len(self._request.head) + len(block.data)
 
     def next(self, block: RowBlock, read: RowBlock | None = None) -> Iterator[tuple[SnapshotHeaders, bytes]]:
-        """One message, or several chunks when the block's body is too large for one; a body counts with its last chunk. ``read``
-        are the rows that those of the block were made of, where steps made them."""
+        """Yields one message, or several chunks when the block's body is too large; a body counts with its last chunk.
+        ``read`` are the source rows of the block's, if steps made them."""
         read = read or block
         for chunk, data in cut(self._request.head + block.data, self._parameters.share.chunk_bytes):
             if chunk.is_last:

@@ -1,8 +1,8 @@
-"""Which ranges are copied next, and carrying that out.
+"""Schedules the ranges of a copy, and carries the schedule out.
 
-Largest tables first, since what is left at the end cannot be spread; no table has more than its share of the tasks; small
-ranges travel together, since a Spark job costs tens of milliseconds whatever it does. What was begun comes before all others,
-since the stream keeps messages of it (``stream_share``) until it is finished.
+Largest tables first, since what is left at the end cannot be spread; no table has more than its share of the tasks;
+small ranges travel together, since a Spark job costs tens of milliseconds whatever it does. Ranges that were begun come
+before all others, since the stream keeps messages of it (``stream_share``) until it is finished.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALL_SHARE = 8  # ranges that together have less than an eighth of the range si
 
 ASK_AGAIN = "say 'pgsluice tables retry' while the group streams, or start with --retry-errored"
 
-MOST_FAILURES = 3  # of one range; then its table is given up
+MOST_FAILURES = 3  # of one range; then its table is errored
 NO_UNREADABLE = 0
 
 log = telemetry.logger(__name__)
@@ -36,7 +36,7 @@ Job = Callable[[Sequence[RangeRequest]], list[RangeOutcome]]
 
 
 class RangeProgress(Protocol):
-    """What is told of ranges, by the table's oid. A table is copied until it is noted as errored, or somebody takes it away."""
+    """The outcomes of ranges, by the table's oid. A table is copied until it is noted as errored, or removed."""
 
     def is_copying(self, oid: int) -> bool: ...
 
@@ -46,11 +46,11 @@ class RangeProgress(Protocol):
 
 
 class Schedule:
-    """Which ranges are copied next: pure. ``workers_per_table`` tasks copy one table at the same time, ``most_in_a_task`` ranges
-    travel in one.
+    """Chooses the ranges to copy next: pure. ``workers_per_table`` tasks copy one table at the same time,
+    ``most_in_a_task`` ranges travel in one.
 
-    While a range waits to be repeated nothing is begun: so no more than one task's ranges for each task are begun and not
-    finished, however often they fail. Those of which a body may be stored in part go first, for the same reason.
+    While a range waits to be repeated nothing is begun: so no more than one task's ranges for each task are begun and
+    not finished, however often they fail. Ranges with a partly stored body go first, for the same reason.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Schedule:
         return not is_waiting and not any(self._tasks.values())
 
     def take(self) -> list[RangeRequest]:
-        """What one task copies next; empty when there is nothing for another task now. To be released."""
+        """Returns the ranges for one task; empty when there is nothing for another task now. Release them afterwards."""
         taken = self._next()
         for oid in _oids(taken):
             self._tasks[oid] += 1
@@ -115,7 +115,7 @@ class Schedule:
             self._tasks[oid] -= 1
 
     def repeat(self, request: RangeRequest) -> None:
-        """It is to be taken again, as the first one if a body of it may be stored in part; in a task of its own."""
+        """Queues a range again, as the first one if a body of it may be stored in part; in a separate task."""
         match request.room:
             case Room.MESSAGE:
                 self._begun.append(replace(request, room=Room.SHARE))
@@ -127,7 +127,7 @@ class Schedule:
                 assert_never(unreachable)
 
     def give_room(self, request: RangeRequest) -> None:
-        """It is to be taken again, where its bodies may be larger."""
+        """Queues a range again, with more room for its bodies."""
         match request.room:
             case Room.MESSAGE:
                 self._begun.append(replace(request, room=Room.SHARE))
@@ -137,7 +137,7 @@ class Schedule:
                 assert_never(unreachable)
 
     def drop(self, oid: int) -> list[RangeRequest]:
-        """No further range of the table is taken. Gives those that wait although they were begun."""
+        """Stops taking ranges of the table. Returns begun ranges that wait."""
         self._waiting[oid].clear()
         dropped = [request for request in (*self._begun, *self._lone) if request.pages.table_oid == oid]
         self._begun = deque(request for request in self._begun if request not in dropped)
@@ -148,12 +148,12 @@ class Schedule:
 class ScheduleRun:
     """Carries a schedule out: ranges become Spark jobs, outcomes become notes in the tables' progress.
 
-    Runs up to ``tasks`` jobs at a time, in ``threads``. ``rewritten`` holds the oids of tables that need another snapshot,
-    ``held`` is told which ranges are in hand. A range that fails ``most_failures`` times has its table given up; ``ask_again``
-    says how people have that tried again.
+    Runs up to ``tasks`` jobs at a time, in ``threads``. ``rewritten`` holds the oids of tables that need another
+    snapshot, ``held`` gets the current ranges. A table is errored if one of its ranges fails ``most_failures`` times;
+    ``ask_again`` tells users how to retry it.
 
-    Ranges on whose rows a query fails, or takes too long ``most_timeouts`` times, are ``unreadable``: while they are no more than
-    ``most_unreadable`` the others are copied all the same. They stay in hand.
+    Ranges on whose rows a query fails, or takes too long ``most_timeouts`` times, are ``unreadable``: while they are no
+    more than ``most_unreadable`` the others are copied nevertheless. They stay current.
     """
 
     def __init__(
@@ -210,17 +210,17 @@ class ScheduleRun:
                     self._note(request, outcome)
 
     async def _run_job(self, ranges: list[RangeRequest]) -> list[RangeOutcome]:
-        """What was tried before waits first; its place among the tasks stays taken meanwhile."""
+        """Runs a job, after a pause if it was tried before; its place among the tasks stays taken meanwhile."""
         attempts = max(self._attempts[_key(request)] for request in ranges)
         if attempts:
             await asyncio.sleep(self._pauses.after(attempts))
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._job, ranges)
 
     def _note(self, request: RangeRequest, outcome: RangeOutcome) -> None:
-        # no cause: the task did not say why
+        # no cause: the task did not report one
         oid, error = request.pages.table_oid, outcome.error or TransientError("a range was not copied")
         if not self._progress.is_copying(oid) and oid not in self._abandoned:
-            self._abandon(oid)  # it has left, or is to be copied from another snapshot
+            self._abandon(oid)  # it has left, or will be copied from another snapshot
         if outcome.status is RangeStatus.DONE:
             self._progress.note_done(outcome)
             self._held.finish(_key(request), outcome.last_sequence, is_whole=outcome.is_whole)
@@ -232,7 +232,7 @@ class ScheduleRun:
         self._held.let_go(_key(request))
 
     def _stays_in_hand(self, request: RangeRequest, outcome: RangeOutcome, error: PgsluiceError) -> bool:
-        """False when its table is given up, for this snapshot or until somebody asks."""
+        """Returns False when its table is errored, for this snapshot or until a user retries it."""
         oid, status = request.pages.table_oid, outcome.status
         if status is RangeStatus.NEEDS_ROOM:
             self._schedule.give_room(request)
@@ -273,7 +273,7 @@ class ScheduleRun:
 
 
 def _given_up(status: RangeStatus, error: PgsluiceError, remedy: str) -> PgsluiceError:
-    """What is noted of a table of which no range is tried again; what the source refuses does not pass."""
+    """Returns the error of a table without further attempts; a refusal by the source is not transient."""
     if status in (RangeStatus.REFUSED, RangeStatus.UNREADABLE):
         return TerminalError(error.fact, remedy)
     return TransientError(error.fact, remedy, error.cause if isinstance(error, TransientError) else Cause.OTHER)

@@ -1,7 +1,9 @@
-"""The copy of a group's tables, from what the ledger says is left to the end: this module names the steps, others know how.
+"""The copy of a group's tables, from the ledger's remaining tables to the end: this module names the steps, others know
+how.
 
-A copy goes in rounds: one snapshot, and every table that waits for one. Tables that are left after one, because its snapshot died
-or they were rewritten meanwhile, wait for the next. What was published under an earlier snapshot no longer counts, by the ledger.
+A copy goes in rounds: one snapshot, and every table that waits. Tables that are left after one, because its snapshot
+died or they were rewritten meanwhile, wait for the next. What was published under an earlier snapshot no longer counts,
+by the ledger.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from pgsluice.shared.spark.session import Spark
 
 CANCEL_INTERVAL_S = 0.2
 EXECUTOR_LOOK_INTERVAL_S = 1.0
-MOST_ROUNDS = 5  # for one table, which is rewritten in each of them, or whose snapshots a standby ends
+MOST_ROUNDS = 5  # of one table, which is rewritten in each of them, or whose snapshots a standby ends
 
 log = telemetry.logger(__name__)
 
@@ -96,8 +98,8 @@ class Snapshot:
         give_back_freed_memory()
 
     async def run_on(self, stop: asyncio.Event) -> None:
-        """Copies tables as they come to wait, beside the stream, until ``stop``. What they cannot be copied for is theirs: the
-        stream goes on."""
+        """Copies tables as they come to wait, in parallel to the stream, until ``stop``. Errors are noted for the
+        tables: the stream continues."""
         assert self._prepared is not None
         prepared, backoff = self._prepared, Backoff(self._settings.retry.source)
         prepared.begin(())  # a pause may have come while one of them was copied
@@ -141,10 +143,10 @@ class Snapshot:
         if starting is not None:
             assert self._spark is not None
             assert self._threads is not None
-            while not starting.done():  # it may wait for executors, for ever
+            while not starting.done():  # it may wait for executors, without a limit
                 self._spark.cancel_jobs()
                 await asyncio.wait({starting}, timeout=CANCEL_INTERVAL_S)
-            await asyncio.gather(starting, return_exceptions=True)  # whoever waited for it has its exception
+            await asyncio.gather(starting, return_exceptions=True)  # the caller that waited for it has its exception
             await asyncio.to_thread(self._spark.close)
             self._threads.shutdown(wait=False, cancel_futures=True)
         source, self._source = self._source, None
@@ -171,7 +173,7 @@ class Snapshot:
             await run_until_first([self._run_rounds(prepared, tasks), show_progress(prepared.progress)])
 
     async def _until_answered(self, write: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
-        """Waits for a broker that has no leader now: the copy is done, and the stream beside it goes on. One more try after
+        """Waits for a broker that has no leader now: the copy is done, and the stream continues. One more try after
         ``stop``."""
         backoff = Backoff(self._settings.retry.source)
         while True:

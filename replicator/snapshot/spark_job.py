@@ -1,7 +1,8 @@
-"""Ranges as Spark jobs: one job with one task for what is taken from the schedule at once, as many jobs as tasks may run.
+"""Ranges as Spark jobs: one job with one task for what is taken from the schedule at once, as many jobs as tasks may
+run.
 
-A job of its own for each task leaves it to the schedule what runs next, so that a table's share and a failed range's repetition
-do not depend on how Spark deals out the partitions of one large job.
+With a separate job for each task the schedule decides what runs next, so that a table's share and a failed range's
+repetition do not depend on how Spark deals out the partitions of one large job.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str,
 
 
 def start_spark(spark: Spark, connections: int, files: Sequence[str]) -> None:
-    """Starts Spark and the Python processes of its tasks, which takes as long again; so a snapshot need not be kept meanwhile.
-    ``files`` are those that tasks will read. Raises TransientError when Spark does not start, or cannot run our tasks."""
+    """Starts Spark and the Python processes of its tasks, which takes as long again; so a snapshot need not be kept
+    meanwhile. ``files`` are the files that tasks will read. Raises TransientError when Spark does not start, or cannot
+    run the tasks."""
     spark.start()
     check_executors(spark, files)
     tasks = most_tasks(spark, connections)
@@ -49,7 +51,7 @@ def start_spark(spark: Spark, connections: int, files: Sequence[str]) -> None:
 
 
 def most_tasks(spark: Spark, connections: int) -> int:
-    """How many jobs keep Spark busy without more than ``connections`` tasks at a time."""
+    """Returns how many jobs keep Spark busy without more than ``connections`` tasks at a time."""
     return min(connections, spark.parallelism) if is_local(str(spark.context.master)) else connections
 
 

@@ -1,13 +1,13 @@
-"""How much of the snapshot stream each task of a copy may fill: pure.
+"""The part of the snapshot stream that each task of a copy may fill: pure.
 
-Of a range in hand the stream keeps the newest message, by which it is seen how far the range has come, and all chunks of a body
-that is not complete; everything else goes when every worker has applied it (``held_ranges``). So a copy comes to its end when
-what is kept leaves room for more: all tasks together may keep half of the stream, each its share. Of a share, one half is for
-the one body that a task is publishing, the other for the newest messages of the ranges that it has copied before and that are
-not noted yet.
+The stream keeps the newest message of a current range, which holds its progress, and all chunks of a body that is not
+complete; everything else goes when every worker has applied it (``held_ranges``). So a copy comes to its end if kept
+messages leave room for more: all tasks together may keep half of the stream, each its share. Of a share, one half is
+for the one body that a task is publishing, the other for the newest messages of the ranges that it has copied before
+and that are not noted yet.
 
-A body is as large as a row at least. One that is larger than a task may publish waits until it may have more room, at last all
-that is left when no other task runs. What is refused is what the stream could never hold.
+A body is as large as a row at least. One that is larger than a task may publish waits until it may have more room, at
+last all that is left when no other task runs. A row is refused only if the stream could never hold it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgsluice.shared.errors import TerminalError
 
 CUT_BYTES = 256 * 1024
 HEADER_BYTES = 8 * 1024  # room for headers within NATS's max_payload
-STORED_HEADER_BYTES = 1024  # what JetStream counts of a message beside its data: headers, subject, its own; ours have about 600
+STORED_HEADER_BYTES = 1024  # a message's bytes in addition to its data: headers, subject, JetStream's own; about 600 in all
 
 LEAST_STREAM_BYTES = 256 * 1024
 LEAST_SHARE_BYTES = 512 * 1024  # below, fewer tasks copy at a time
@@ -33,22 +33,22 @@ _MIB = 1024 * 1024
 
 
 class Room(enum.Enum):
-    """How large the bodies of a range may be, which depends on what is copied at the same time."""
+    """The permitted size of a range's bodies, which depends on what is copied at the same time."""
 
     MESSAGE = "message"
     """One message: its task copies other ranges too."""
     SHARE = "share"
     """Half of the task's share: the task copies nothing else."""
     STREAM = "stream"
-    """What the stream takes: no other task runs."""
+    """The stream's limit: no other task runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """``tasks`` copy at a time, each at most ``ranges`` one after the other. ``cut_bytes`` of rows make a body, ``chunk_bytes``
-    is the most that one message may hold: both are the same for every attempt at a range, or it would not be cut the same way
-    each time. ``body_bytes`` is the largest body of a range that has its task to itself, ``lone_body_bytes`` that of one which is
-    copied while no other is."""
+    """``tasks`` copy at a time, each at most ``ranges`` one after the other. ``cut_bytes`` of rows make a body,
+    ``chunk_bytes`` is the limit of one message: both are the same for every attempt at a range, or it would not be cut
+    the same way each time. ``body_bytes`` is the largest body of a range that has its task to itself,
+    ``lone_body_bytes`` the largest of a range that is copied while no other is."""
 
     tasks: int
     ranges: int
@@ -58,7 +58,7 @@ class StreamShare:
     lone_body_bytes: int
 
     def most_bytes(self, room: Room) -> int:
-        """Of one body."""
+        """Returns the limit of one body."""
         match room:
             case Room.MESSAGE:
                 return min(self.chunk_bytes, self.body_bytes)
@@ -71,13 +71,13 @@ class StreamShare:
 
 
 def size_of(stream: StreamState) -> int:
-    """What it may hold; one that somebody made without a bound counts as one of MOST_BYTES."""
+    """Returns the stream's limit; MOST_BYTES for one that was created without a limit."""
     return stream.max_bytes if stream.max_bytes > 0 else MOST_BYTES
 
 
 def share_of_stream(stream: str, size_bytes: int, tasks: int, max_payload: int) -> StreamShare:
-    """For at most ``tasks`` at a time, of a stream that may hold ``size_bytes``. Raises TerminalError when that is too little for
-    any copy."""
+    """Returns the share of at most ``tasks`` at a time, in a stream of ``size_bytes``. Raises TerminalError when that
+    is too little for any copy."""
     if size_bytes < LEAST_STREAM_BYTES:
         raise TerminalError(
             f"stream {stream} may hold {size_bytes} bytes, too few for copied rows", "set stream-max-bytes to 1MiB or more"

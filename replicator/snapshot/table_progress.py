@@ -1,6 +1,6 @@
-"""How far the tables of a copy are, the ledger as it follows them, and how people see it.
+"""Progress of a copy's tables, the ledger as it follows them, and its display.
 
-People see bars on a terminal, and otherwise a log line now and then.
+Users see bars on a terminal, and otherwise a log line periodically.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WRITE_INTERVAL_S = 1.0
 
 LOG_INTERVAL_S = 10.0
 REFRESH_INTERVAL_S = 0.25
-MOST_BARS = 8  # for tables; with hundreds of them a terminal has no room for all
+MOST_BARS = 8  # for tables; with hundreds a terminal has no room for all
 
 log = telemetry.logger(__name__)
 
 
 class TableProgress:
-    """The ledger is written by ``write`` only: what was noted since the last time, whole records. ``tries_again``: somebody takes
-    up what is errored for a passing cause."""
+    """The ledger is written by ``write`` only: whole records with all changes since the last time. ``tries_again``:
+    tables that are errored for a passing cause are retried."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TableProgress:
         self._pages_bytes = dict.fromkeys(self._records, 0)
         self._last_sequences: dict[int, int] = {}
         self.ranges_done = 0
-        """Of all tables, in this process."""
+        """Number of all tables' finished ranges, in this process."""
         self._writing = asyncio.Lock()  # or a record could be overtaken by the one that it replaces
 
     @property
@@ -74,12 +74,12 @@ class TableProgress:
         return self._records.get(oid)
 
     def is_copying(self, oid: int) -> bool:
-        """Whether a round copies the table. It may have left, or wait for another round, since that began."""
+        """Returns whether a round copies the table. It may have left, or wait for another round, since that began."""
         record = self._records.get(oid)
         return record is not None and record.phase is Phase.DATA_SYNC
 
     def written_revision(self, oid: int) -> int:
-        """Of the table's record as it was written last; it must have been."""
+        """Returns the revision of the table's record as it was written last; it must have been."""
         return self._revisions[oid]
 
     def copied_page_bytes(self, oid: int) -> int:
@@ -87,7 +87,7 @@ class TableProgress:
         return self._pages_bytes[oid]
 
     def put(self, record: TableRecord) -> None:
-        """The table is as ``record`` says."""
+        """Stores ``record`` as the table's state."""
         self._records[record.oid] = record
         self._pages_bytes[record.oid] = 0
         self._last_sequences[record.oid] = 0
@@ -121,8 +121,8 @@ class TableProgress:
         self._unwritten.add(record.oid)
 
     def note_errored(self, oid: int, error: PgsluiceError, retry: Retry | None = None) -> None:
-        """The table is given up; the others go on. It is tried again after a while where the cause may pass by itself, unless
-        ``retry`` says otherwise."""
+        """Notes that the table's copy failed; the others continue. It is retried after a while if the cause can be
+        transient, unless ``retry`` demands otherwise."""
         record = self._records[oid]
         if not record.phase.is_waiting_for_copy:
             return

@@ -1,4 +1,6 @@
-"""Our publication altered: tables come into it and leave it, under locks, each being the one that was looked up."""
+"""Alters the group's own publication: tables come into it and leave it, under locks, each checked to be the one that
+was looked up.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from pgsluice.shared.process.retrying import Pauses
 from pgsluice.shared.wire.names import GroupNames
 
 LOCK_TIMEOUT_MS = 500  # for as long, writers of a table wait for us
-TURN_TIMEOUT_MS = 2500  # for as long, nobody who writes does; an autovacuum gives way after a second (``deadlock_timeout``)
+TURN_TIMEOUT_MS = 2500  # limit for blocked writers; an autovacuum gives way after a second (``deadlock_timeout``)
 
 _CHANGED: LiteralString = """
     SELECT w.schema || '.' || w.name
@@ -30,8 +32,8 @@ _CHANGED: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What turns our publication into the one that is wanted. ``locked`` are the tables of which decoding may know it as it is
-    now: those that join, and all of them when its options change. ``schemas`` are those that somebody added.
+    """The changes from the group's publication to the wanted one. ``locked`` are tables for which decoding may know the
+    current one: joining tables, and all of them when its options change. ``schemas`` were added by another role.
     ``is_decoded``: there is a slot. Without ``waits`` it is made only if all of them are free."""
 
     joining: Sequence[SourceTable]
@@ -53,7 +55,7 @@ class Alteration:
         only_joins: bool = False,
         waits: bool = True,
     ) -> Alteration:
-        """``only_joins``: what it has beside ``tables`` stays for now."""
+        """Compares. ``only_joins``: tables other than ``tables`` stay for now."""
         wanted, named = {table.oid for table in tables}, {table.oid for table in publication.tables if table.is_named}
         joining = [table for table in tables if table.oid not in named]
         is_same = set(publication.operations) == set(operations) and publication.via_partition_root
@@ -103,12 +105,13 @@ class Alteration:
 async def alter_publication(
     source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]], pauses: Pauses
 ) -> None:
-    """Alters it when no transaction that has written to the locked tables is open: decoding, on servers older than spring 2025,
-    goes on with what such a transaction knew of the publication, and leaves out its later changes.
+    """Alters it when no transaction that has written to the locked tables is open: decoding, on servers older than
+    spring 2025, continues with such a transaction's view of the publication, and leaves out its later changes.
 
-    ``note`` gets the transaction's id before anything is altered, each time that it is tried. A table is locked for moments:
-    first so that it may be written to, for which autovacuum gives way; then an application waits, for LOCK_TIMEOUT_MS at most.
-    Raises LockTimeoutError when a table was never free, TableChangedError when one is not what it was.
+    ``note`` gets the transaction's id before anything is altered, each time that it is tried. A table is locked for
+    moments: first so that it may be written to, for which autovacuum gives way; then an application waits, for
+    LOCK_TIMEOUT_MS at most. Raises LockTimeoutError when a table was never free, TableChangedError when one is not what
+    it was.
     """
     await check_publisher(source, alteration.joining, creates=False)
     for piece in alteration.in_pieces():
@@ -128,7 +131,7 @@ async def _alter(source: Source, names: GroupNames, alteration: Alteration, note
         if alteration.waits:
             await _lock(source, doing, alteration.concerned, "SHARE UPDATE EXCLUSIVE MODE", TURN_TIMEOUT_MS)
             await _lock(source, doing, alteration.locked, "SHARE ROW EXCLUSIVE MODE", LOCK_TIMEOUT_MS)
-        else:  # waiting for one table with locks on others may block a transaction that locks them in another order
+        else:  # waiting for one table with locks on others may block a transaction that locks them in another sequence
             await _lock(source, doing, alteration.concerned, "SHARE ROW EXCLUSIVE MODE NOWAIT", LOCK_TIMEOUT_MS)
         await _check_unchanged(source, doing, alteration.concerned)
         for statement in statements:
@@ -139,7 +142,8 @@ async def _alter(source: Source, names: GroupNames, alteration: Alteration, note
 
 
 async def _check_unchanged(source: Source, doing: str, tables: Sequence[SourceTable | PublishedTable]) -> None:
-    """By names they were locked, and by names the publication is altered. Raises TableChangedError when one is another now."""
+    """Checks the identity of tables that were locked, and are altered, by name. Raises TableChangedError when one is
+    another now."""
     parameters = [[table.oid for table in tables], [table.schema for table in tables], [table.name for table in tables]]
     if changed := [name for (name,) in await source.rows(doing, _CHANGED, parameters)]:
         raise TableChangedError(f"{', '.join(changed)} is another table by now, or gone", "it is looked up again")
@@ -148,7 +152,7 @@ async def _check_unchanged(source: Source, doing: str, tables: Sequence[SourceTa
 async def _lock(
     source: Source, doing: str, tables: Sequence[SourceTable | PublishedTable], mode: LiteralString, timeout_ms: int
 ) -> None:
-    """For the transaction. Raises LockTimeoutError."""
+    """Locks the tables until the transaction ends. Raises LockTimeoutError."""
     if tables:
         await source.execute(doing, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout_ms)))
         statement = sql.SQL("LOCK TABLE {} IN {}").format(_lock_list(tables), sql.SQL(mode))

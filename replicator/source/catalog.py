@@ -1,7 +1,7 @@
-"""What the source's catalog says of tables, for three questions.
+"""Facts about tables from the source's catalog, for three questions.
 
-Which are published, what a Relation message does not say of its table, and which are to be copied, as of the snapshot that will
-copy them.
+Which are published, what a Relation message lacks about its table, and which tables to copy, as of the snapshot that
+will copy them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GENERATED_SINCE = 18
 
 @dataclass(frozen=True, slots=True)
 class CopiedRelation:
-    """Pages: a table, or one partition of it. ``filenode`` is that of the snapshot."""
+    """Pages: a table, or one partition of it. ``filenode`` is the snapshot's."""
 
     oid: int
     schema: str
@@ -39,8 +39,8 @@ class CopiedRelation:
 
 @dataclass(frozen=True, slots=True)
 class CopiedTable:
-    """A table to be copied. ``table`` has the columns that are copied, in the order of the rows' fields. ``row_filter`` is
-    an SQL condition, "" without one. ``obstacle`` says why it cannot be copied."""
+    """A table to be copied. ``table`` has the columns that are copied, in the sequence of the rows' fields.
+    ``row_filter`` is an SQL condition, "" without one. ``obstacle`` is why it cannot be copied."""
 
     table: Table
     relations: tuple[CopiedRelation, ...]
@@ -123,7 +123,8 @@ COLUMNS: LiteralString = f"""
      ORDER BY a.attrelid, a.attnum
 """
 
-# As pg_get_publication_tables, which would lock each table: somebody may hold one for long, and streaming does not wait for that.
+# Like pg_get_publication_tables, which would lock each table: another session may hold a lock for long, and streaming
+# must not wait for that.
 _PUBLISHED: LiteralString = """
     WITH RECURSIVE publication AS (SELECT * FROM pg_publication WHERE pubname = %s),
     named (oid) AS (
@@ -181,7 +182,9 @@ async def published_oids(source: Source, names: GroupNames) -> list[int]:
 
 
 def has_whole_key(columns: Sequence[Column], sent: Collection[str]) -> bool:
-    """Whether all of the primary key is published: a generated column may not be, nor one that a list leaves out."""
+    """Returns whether all of the primary key is published: a generated column may not be, nor one that a list leaves
+    out.
+    """
     return all(column.name in sent for column in columns if column.primary_key_position is not None)
 
 
@@ -214,9 +217,9 @@ async def fold_partitions(source: Source, tables: Sequence[SourceTable]) -> list
 
 
 async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[CopiedTable]:
-    """The tables with these oids, without those that are gone.
+    """Returns the tables with these oids, without missing ones.
 
-    What the group's publication (when there is one) says of rows and columns of a table holds for its copy too.
+    Row filters and column lists of the group's publication (if it exists) apply to a copy too.
     """
     relations: defaultdict[int, list[_RelationRow]] = defaultdict(list)
     for relation in await source.rows_of(_RelationRow, DOING, _RELATIONS, [list(oids)]):
@@ -229,8 +232,8 @@ async def read_tables(source: Source, names: GroupNames, oids: Sequence[int], ma
 
 
 async def describe_tables(source: Source, names: GroupNames, oids: Sequence[int], major_version: int) -> list[Table]:
-    """The tables with these oids, with their published columns, as far as messages describe them; without those that are gone.
-    None of them is locked."""
+    """Returns the tables with these oids, with their published columns, as far as messages describe them; without
+    missing ones. None of them is locked."""
     tables = await source.rows(DOING, _TABLES, [list(oids)])
     lists: dict[int, list[str]] = {}
     if major_version >= FILTERS_SINCE:
@@ -264,7 +267,7 @@ def _copied_table(table: Table, relations: Sequence[_RelationRow], row_filter: s
 
 
 def _obstacle(table: Table, relations: Sequence[_RelationRow]) -> TerminalError | None:
-    """Why the table cannot be copied; None when it can."""
+    """Returns why the table cannot be copied; None when it can."""
     for relation in relations:
         name = f"{relation.schema}.{relation.name}"
         if relation.kind != "r":

@@ -1,4 +1,4 @@
-"""How every connection to the source is opened: pinned session settings, and errors as sentences."""
+"""Opens every connection to the source: pinned session settings, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pgsluice.shared.postgres.session_settings import (
 APPLICATION_NAME = "pgsluice"
 WALSENDER_TIMEOUT_MS = 20_000
 """The server's own, a minute unless it is configured, is how long a connection that is lost keeps the slot from the next."""
-SILENCE_S = 1.0  # after which the log says what is waited for
+SILENCE_S = 1.0  # after which the log reports what is waited for
 
 log = telemetry.logger(__name__)
 
@@ -45,7 +45,7 @@ _SOURCE_SETTINGS = SESSION_SETTINGS | {
     "default_transaction_read_only": "off",
     "synchronous_commit": "local",
 }
-"""What we write ourselves does not wait for the source's standbys."""
+"""pgsluice's own writes do not wait for the source's standbys."""
 
 _SESSION = f"SELECT pg_backend_pid(), current_setting('search_path') = '{_SOURCE_SETTINGS['search_path']}'"
 
@@ -53,12 +53,12 @@ Connection = psycopg.AsyncConnection[TupleRow]
 
 
 async def connect(settings: PostgresSettings, *, raw: bool = False) -> Connection:
-    """An autocommit connection. With ``raw``, for copied rows, a database of encoding SQL_ASCII sends its bytes as they are: the
-    server would fail on text that is not UTF-8. psycopg gives text as bytes then. And the server is not told to end a session
-    whose client does not read for a while.
+    """Returns an autocommit connection. With ``raw``, for copied rows, a database of encoding SQL_ASCII sends its bytes
+    as they are: the server would fail on text that is not UTF-8. psycopg returns text as bytes then. And the server
+    does not end a session whose client does not read for a while.
 
-    Raises TransientError when the server cannot be reached or has no room, UsageError when it refuses these settings, or a pooler
-    that shares sessions is in between.
+    Raises TransientError when the server cannot be reached or has no room, UsageError when it refuses these settings,
+    or a pooler that shares sessions is in between.
     """
     session = _SOURCE_SETTINGS if raw else _SOURCE_SETTINGS | PROMPT_READER_SETTINGS
     return await _connect(settings, {"application_name": APPLICATION_NAME}, session, raw=raw)
@@ -71,8 +71,8 @@ async def connect_for_replication(
     *,
     raw: bool = False,
 ) -> Connection:
-    """The same for one that speaks the streaming replication protocol. ``synchronous_standby_names`` of the source may name it by
-    ``application_name``. Its server ends it when we have said nothing for ``timeout_ms``."""
+    """Like ``connect``, for the streaming replication protocol. ``synchronous_standby_names`` of the source may name it
+    by ``application_name``. Its server ends it after ``timeout_ms`` without a message from the client."""
     more = {"application_name": application_name, "replication": "database"}
     return await _connect(settings, more, _SOURCE_SETTINGS | {"wal_sender_timeout": f"{timeout_ms}ms"}, raw=raw)
 
@@ -102,7 +102,7 @@ async def _connect(settings: PostgresSettings, more: Mapping[str, str], session:
 
 
 async def _look_at_session(connection: Connection, settings: PostgresSettings, parameters: Mapping[str, Any]) -> None:
-    """Makes sure that it is a session of our own, with our settings."""
+    """Makes sure that it is an unshared session, with the right settings."""
     lifted = "set_config('transaction_timeout', '0', false)"
     is_known = connection.info.server_version >= HAS_TRANSACTION_TIMEOUT
     row = await (await connection.execute(f"{_SESSION}, {lifted if is_known else 'NULL'}".encode())).fetchone()
@@ -133,11 +133,11 @@ _PASSING_CLASSES = ("08", "40", "53", "55", "57")
 """SQLSTATE classes: connection, rollback, resources, object state, operator intervention."""
 
 _QUOTING = ("22", "23", "38", "39", "44", "P0")
-"""Classes of errors whose message may hold a value: data, constraints, functions."""
+"""Classes of errors whose message can contain a value: data, constraints, functions."""
 
 
 def server_said(sqlstate: str, text: str) -> str:
-    """Completes "… failed" by what the server says, as far as that holds no value of a row."""
+    """Completes "… failed" by the server's message, if it holds no value of a row."""
     said = f": {' '.join(text.split())}" if not sqlstate.startswith(_QUOTING) else ""
     return said + (f" (SQLSTATE {sqlstate})" if sqlstate else "")
 
@@ -152,17 +152,17 @@ RECOVERY_CONFLICT = (
     "its primary has removed rows that are still read here: set hot_standby_feedback = on at this standby, or raise its"
     " max_standby_streaming_delay (-1: for as long as it takes), or copy from the primary; what is finished stays"
 )
-"""How a standby ends snapshots (manual: "Handling Query Conflicts"). To transactions that only read it is the only reason for a
-serialization failure."""
+"""Remedy when a standby ends snapshots (manual: "Handling Query Conflicts"). For transactions that only read it is the
+only reason for a serialization failure."""
 
 
 def is_too_large(sqlstate: str, text: str) -> bool:
-    """Whether the server failed because a row does not fit into its memory chunks of 1 GB (its MaxAllocSize)."""
+    """Returns whether the server failed because a row does not fit into its memory chunks of 1 GB (its MaxAllocSize)."""
     return "invalid memory alloc request size" in text or sqlstate == "54000"
 
 
 def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
-    """What the operator reads when the source fails ``doing`` something ("creating publication …"). A LockTimeoutError when
+    """Returns the error when the source fails ``doing`` something ("creating publication …"). A LockTimeoutError when
     ``lock_timeout`` was set and passed."""
     fact = f"{doing} failed{server_said(error.sqlstate or '', error.diag.message_primary or str(error))}"
     match error:

@@ -37,11 +37,11 @@ class CopyBoth(Protocol):
         """Sends a CopyData message; what the socket does not take goes with a later call."""
 
     def finish(self) -> None:
-        """Tells the server that nothing follows: it stops sending, and says so behind what is under way."""
+        """Sends the end of the client's stream: the server stops sending, and confirms that after data under way."""
 
 
 def end_error(message: bytes) -> PgsluiceError:
-    """What it means that the server sent this one, which is neither CopyData nor passed over."""
+    """Returns the error for a message of the server that is neither CopyData nor ignored."""
     match message[0]:
         case copy_data.ERROR_RESPONSE:
             return stream_error(copy_data.error_fields(message[5:]))
@@ -59,8 +59,9 @@ def socket_of(pgconn: pq.abc.PGconn) -> int:
 
 
 class PlainCopyBoth:
-    """The stream of a connection that is not encrypted and on which libpq waits for nothing. ``start`` comes before everything
-    else. It discards logical messages that are not ``wanted`` as they arrive, at least those that do not arrive whole."""
+    """The stream of a connection that is not encrypted and on which libpq waits for nothing. ``start`` comes before
+    everything else. It discards logical messages that are not ``wanted`` as they arrive, at least if they do not arrive
+    whole."""
 
     def __init__(self, pgconn: pq.abc.PGconn, wanted: WantedMessages | None = None) -> None:
         self._pgconn = pgconn
@@ -75,7 +76,7 @@ class PlainCopyBoth:
         self._send(encode_message(copy_data.QUERY, command.encode() + b"\0"))
 
     def started(self) -> bool:
-        """Whether the server has answered that the stream begins. Raises the error that it answered instead."""
+        """Returns whether the server has answered that the stream begins. Raises the error that it answered instead."""
         data, start = self.receive() or b"", 0
         while (end := message_end(data, start)) >= 0:
             kind = data[start]
@@ -152,7 +153,7 @@ class PlainCopyBoth:
 
 
 class LibpqCopyBoth:
-    """Of any connection, after libpq has started the stream."""
+    """The stream of any connection, after libpq has started it."""
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn

@@ -1,15 +1,16 @@
-"""How messages lie in what a walsender sends (manual: "Message Formats" and "Streaming Replication Protocol"): pure, no I/O.
+"""The layout of messages from a walsender (manual: "Message Formats" and "Streaming Replication Protocol"): pure, no
+I/O.
 
-A message is one byte that says its kind, four of length, themselves included, and the content. While a walsender streams, nearly
-all are CopyData, and what these carry has a kind too: XLogData is a header of 25 bytes and one pgoutput message, the others are
-keepalives. Integers are big-endian.
+A message is one byte for its kind, four of length, themselves included, and the content. While a walsender streams,
+nearly all are CopyData, and what these carry has a kind too: XLogData is a header of 25 bytes and one pgoutput message,
+the others are keepalives. Integers are big-endian.
 
     offset  0    'd'                   5    'w'                             30   pgoutput message
             1    length, u32           6    WAL start, WAL end, clock       31   of a row change: oid of its relation, u32
                                                                             40   of a logical message: its prefix, a zero byte
 
-A logical message may have a GiB, and every role of the source may emit one. So the reader recognizes those of other prefixes by
-their heads, and keeps only the beginning of one that has our prefix and is too long.
+A logical message may have a GiB, and every role of the source may emit one. So the reader recognizes messages of other
+prefixes by their heads, and keeps only the beginning of one that has pgsluice's prefix and is too long.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pgsluice.shared.wire.position import LSN
 
 COPY_DATA, COPY_DONE, COPY_BOTH_RESPONSE, COMMAND_COMPLETE, READY_FOR_QUERY, ERROR_RESPONSE = b"dcWCZE"
 PASSED_OVER = frozenset(b"NSA")
-"""Notices, parameters that were set again, notifications: they may come at any time and mean nothing to us."""
+"""Notices, parameters that were set again, notifications: they can come at any time and are ignored."""
 
 QUERY = ord("Q")
 
@@ -52,7 +53,7 @@ class Keepalive:
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Raises WireError when ``content`` is none."""
+        """Raises WireError when ``content`` is no keepalive."""
         if len(content) != _KEEPALIVE.size or content[0] != _KEEPALIVE_KIND:
             raise WireError(f"the walsender sent {len(content)} bytes that are neither a change nor a keepalive")
         wal_end, _, reply_requested = _KEEPALIVE.unpack(content)
@@ -70,12 +71,12 @@ def encode_message(kind: int, content: bytes | memoryview) -> bytes:
 
 
 def message_head(kind: int, size: int) -> bytes:
-    """What precedes ``size`` bytes of content."""
+    """Returns the head of a message with ``size`` bytes of content."""
     return _HEAD.pack(kind, size + 4)
 
 
 def message_end(data: bytes, start: int) -> int:
-    """Where the message ends that begins at ``start``; -1 when ``data`` does not hold all of it."""
+    """Returns the end of the message that begins at ``start``; -1 when ``data`` does not hold all of it."""
     if len(data) - start < _HEAD.size:
         return -1
     end = start + 1 + int.from_bytes(data[start + 1 : start + 5], "big")
@@ -83,7 +84,8 @@ def message_end(data: bytes, start: int) -> int:
 
 
 def missing_bytes(cut_off: bytes) -> int:
-    """How many bytes the message lacks at least that begins ``cut_off``. Raises ValueError when no message begins so."""
+    """Returns how many bytes, at least, the message lacks that begins with ``cut_off``. Raises ValueError when no
+    message begins so."""
     if not cut_off:
         return 0
     if cut_off[0] not in _KNOWN:
@@ -110,9 +112,9 @@ class WantedMessages:
         return data.startswith(self.prefix + b"\0", start + _PREFIX_OFFSET)
 
     def beginning(self, cut_off: bytes) -> tuple[bytes, int]:
-        """Returns, for the message that begins with ``cut_off``, the bytes to receive in its place, and how many of the bytes
-        that follow to discard as they arrive. Returns nothing and 0 when the message has to be received, as far as
-        ``lacking_bytes`` says."""
+        """Returns, for the message that begins with ``cut_off``, the bytes to receive in its place, and how many of the
+        bytes that follow to discard as they arrive. Returns nothing and 0 when the message has to be received, up to
+        ``lacking_bytes``."""
         content_start = _PREFIX_OFFSET + len(self.prefix) + 5
         if not _is_logical_message(cut_off):
             return b"", 0
@@ -154,14 +156,15 @@ def _is_logical_message(cut_off: bytes) -> bool:
 
 
 CHANGE_HEAD = Struct(">Q22x5s")
-"""Of a message with a row change: its first eight bytes, as ``FrameLengths`` knows them, and kind and relation of the change."""
+"""Head of a message with a row change: its first eight bytes, as ``FrameLengths`` knows them, and kind and relation of
+the change."""
 
 
 class FrameLengths(dict[int, tuple[int, bytes]]):
-    """By the first eight bytes of an XLogData message (kind, length, kind, and of the WAL start two bytes that are nearly always
-    the same), as a number: the message's whole length, and the four bytes that precede its frame in a stream message. By any
-    other eight bytes, and those of long messages: a length that ends nowhere, and nothing. So a change costs one look-up
-    instead of a dozen steps."""
+    """Maps the first eight bytes of an XLogData message (kind, length, kind, and of the WAL start two bytes that are
+    nearly always the same), as a number, to the message's whole length, and the four bytes that precede its frame in a
+    stream message. Maps any other eight bytes, and those of long messages, to a length that ends nowhere, and nothing.
+    So a change costs one look-up instead of a dozen steps."""
 
     def __missing__(self, head: int) -> tuple[int, bytes]:
         length = 1 + (head >> 24 & 0xFFFFFFFF)

@@ -1,8 +1,8 @@
-"""The publication in the source's catalog: found, made, altered, and compared with what a group wants of it.
+"""The publication in the source's catalog: found, created, altered, and compared with a group's configuration.
 
-Partitions are published under their root, so a target sees one table. The comment of a publication that we made holds the
-group's own spelling: ``a-b`` and ``a_b`` have the same publication name, and the second of them is refused. A publication
-without our comment is an administrator's: it is taken as it is.
+Partitions are published under their root, so a target sees one table. The comment of a publication that pgsluice
+created holds the group's own spelling: ``a-b`` and ``a_b`` have the same publication name, and the second of them is
+refused. A publication without that comment is an administrator's: it is used unchanged.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table that the publication names or covers. ``xmin`` is the transaction that wrote the catalog's row of it, "" when there
-    is none: a table that was taken out and in again has another. ``row_filter`` and ``columns`` are "" without; the filter is a
-    hash, because to tell a filter the server locks its table. ``is_named``: the publication names it, not only its schema."""
+    """A table that the publication names or covers. ``xmin`` is the transaction that wrote the catalog's row of it, ""
+    without one: a table that was taken out and in again has another. ``row_filter`` and ``columns`` are "" without; the
+    filter is a hash, because to show a filter the server locks its table. ``is_named``: the publication names it, not
+    only its schema."""
 
     oid: int
     schema: str
@@ -71,9 +72,10 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What the catalog holds. ``oid`` identifies it: one that was dropped and made again has another. ``xmin`` is the transaction
-    that altered its operations, options or owner last, ``lsn`` is where the source was before this was read. ``covers_more``: it
-    is of all tables, or of all tables of ``schemas``. Transactions from ``next_xid`` on were not seen."""
+    """A publication in the catalog. ``oid`` identifies it: one that was dropped and made again has another. ``xmin`` is
+    the transaction that altered its operations, options or owner last, ``lsn`` is where the source was before this was
+    read. ``covers_more``: it is of all tables, or of all tables of ``schemas``. Transactions from ``next_xid`` on were
+    not seen."""
 
     name: str
     oid: int
@@ -121,7 +123,7 @@ _COVERED: LiteralString = """
       FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE p.oid = %s AND c.oid = ANY(%s::oid[]) AND NOT (n.nspname = '{own}' AND starts_with(c.relname, 'token_'))
 """
-"""Without the tables of captured definitions, whose rows are never sent (``replicator.definitions.installation``)."""
+"""Omits the tables of captured definitions, whose rows are never sent (``replicator.definitions.installation``)."""
 
 _SCHEMAS: LiteralString = """
     ARRAY(SELECT n.nspname::text FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid WHERE s.pnpubid = p.oid)
@@ -196,9 +198,10 @@ def gone(names: GroupNames) -> TerminalError:
 
 
 def check_fit(publication: Publication, tables: Sequence[SourceTable]) -> None:
-    """Raises TerminalError, with the statements for its owner, when an administrator's publication lacks what the group wants.
+    """Raises TerminalError, with the statements for its owner, when an administrator's publication lacks tables or
+    options that the group wants.
 
-    What it publishes beside that is left out, and its operations are taken as they are.
+    Its other tables are left out, and its operations are accepted.
     """
     name = sql.Identifier(publication.name)
     differences, statements = [], []
@@ -234,14 +237,15 @@ async def check_creation(source: Source, names: GroupNames, tables: Sequence[Sou
 
 
 def pieces(tables: Sequence[T]) -> list[Sequence[T]]:
-    """Splits the tables into those that are published in one transaction each."""
+    """Splits the tables into groups, each published in one transaction."""
     return [tables[start : start + PIECE] for start in range(0, len(tables), PIECE)]
 
 
 async def create_publication(
     source: Source, names: GroupNames, tables: Sequence[SourceTable], operations: Collection[str]
 ) -> Publication:
-    """To be called before there is a slot: its creation waits for the transactions that do not know the publication yet."""
+    """Creates the publication. Call it before there is a slot: its creation waits for the transactions that do not know
+    the publication yet."""
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
         sql.Identifier(names.publication), sql.Literal(_COMMENT_PREFIX + names.group)
     )
@@ -266,7 +270,8 @@ def table_list(tables: Sequence[SourceTable | PublishedTable]) -> sql.Composed:
 
 
 async def drop_publication(source: Source, names: GroupNames) -> bool:
-    """Whether there was one that we made; an administrator's stays. The caller has checked its owner."""
+    """Drops the publication that the group created; returns whether it existed. An administrator's stays. The caller
+    has checked its owner."""
     publication = await find_publication(source, names)
     if publication is None:
         return False

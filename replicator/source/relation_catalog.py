@@ -1,10 +1,12 @@
-"""What a Relation message does not say of its table: the catalog's, as far as it was true when the row was written.
+"""The facts about a table that a Relation message lacks: the catalog's, as far as they were true when the row was
+written.
 
-The catalog is read later than the row was written, and a column that has a name now may be another than the one that had it then.
-So a fact counts only when the row of the catalog that holds it is older than the change: it was written by the statement that
-made the table, or by a transaction that had ended when the slot's place was taken (``pg_replication_slots.catalog_xmin``), or it
-was seen before the change's transaction committed. DDL and changes of one table exclude each other, so one that committed before
-the change's transaction did was there for the change. Of a column about which that cannot be told the message alone speaks.
+The catalog is read later than the row was written, and a column that has a name now may be another than the one that
+had it then. So a fact is valid only when the row of the catalog that holds it is older than the change: it was written
+by the statement that made the table, or by a transaction that had ended when the slot's place was taken
+(``pg_replication_slots.catalog_xmin``), or it was seen before the change's transaction committed. DDL and changes of
+one table exclude each other, so one that committed before the change's transaction did was visible to the change. For a
+column without that certainty only the message is used.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from pgsluice.shared.wire.position import LSN, parse_lsn
 from pgsluice.shared.wire.table import Column, ReplicaIdentity, Table
 
 HOLDS_FOR_S = 3600.0
-"""No server begins 2**31 transactions in it; after so many a new one's number is that of an old one (``_Snapshot.shows``)."""
+"""Limit on a snapshot's age: no server begins 2**31 transactions in it; after that many a new one's number equals an
+old one's (``_Snapshot.shows``)."""
 
 _FIRST_NORMAL_XID = 3
 
@@ -44,7 +47,7 @@ _INSERT_LSN: LiteralString = "SELECT pg_current_wal_insert_lsn()::text"
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """Which transactions could be seen: those before ``end`` that were not ``running`` (manual: "pg_snapshot Components")."""
+    """The visible transactions: all before ``end`` that were not ``running`` (manual: "pg_snapshot Components")."""
 
     end: int
     running: frozenset[int]
@@ -62,7 +65,8 @@ class _Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Who wrote a row of the catalog: the transaction; whether it is the one that made the table, or even the same command."""
+    """The writer of a row of the catalog: the transaction; whether it is the one that created the table, or even the
+    same command."""
 
     xid: int
     made_table: bool
@@ -73,7 +77,8 @@ class _Written:
         return self.xid < _FIRST_NORMAL_XID or 0 < (xid - self.xid) & 0xFFFFFFFF < 1 << 31
 
     def was_there(self, xid: int, horizon: int | None) -> bool:
-        """For a change of the transaction ``xid``, all transactions before ``horizon`` having ended earlier."""
+        """Returns whether the row was visible to a change of the transaction ``xid``, all transactions before
+        ``horizon`` having ended earlier."""
         ended = horizon is not None and self.is_before(horizon)
         return ended or self.is_original or (self.made_table and self.is_before(xid))
 
@@ -89,8 +94,8 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Uncertain:
-    """A table that was described without all that is known: the rest counts for transactions that commit at ``counts_from`` or
-    later, unless another Relation message comes before."""
+    """A table that was described in part: the rest is valid for transactions that commit at ``counts_from`` or later,
+    unless another Relation message comes before."""
 
     relation: Relation
     seen: Sequence[_Seen]
@@ -98,10 +103,11 @@ class _Uncertain:
 
 
 class RelationCatalog:
-    """What the catalog says of the tables of Relation messages. All published tables are looked up together when the session
-    begins, and when the first message comes. What is found then does, for ``holds_for_s``, for every transaction that could be
-    seen at that time; for others a table is looked up again. (That a transaction has been sent does not say that it can be seen:
-    it may be waiting for a standby.) Transactions before ``horizon`` ended before any that the session receives committed."""
+    """The catalog's facts about the tables of Relation messages. All published tables are read together when the
+    session begins, and when the first message comes. These facts are used, for ``holds_for_s``, for every transaction
+    that was visible at that time; for others a table is read again. (A transaction that has been sent need not be
+    visible: it may be waiting for a standby.) Transactions before ``horizon`` ended before any that the session
+    receives committed."""
 
     def __init__(self, source: Source, names: GroupNames, horizon: int | None = None, holds_for_s: float = HOLDS_FOR_S) -> None:
         self._source = source
@@ -112,13 +118,13 @@ class RelationCatalog:
         self._as_of: _Snapshot | None = None
         self._columns: Mapping[int, list[_Seen]] = {}
         self._first_seen: dict[tuple[int, int], tuple[object, LSN]] = {}
-        """What was seen of each column, by table and number, and of the primary key (number 0); and since which LSN."""
+        """Facts about each column, by table and number, and about the primary key (number 0); and since which LSN."""
         self._uncertain: dict[int, _Uncertain] = {}
         self.counts_from: LSN | None = None
-        """Where the next of the tables that were described in part can be described in full."""
+        """The LSN from which the next of the partly described tables can be described in full."""
 
     async def begin(self) -> None:
-        """Looks at all tables, so that what is true now counts for changes that are made from now on."""
+        """Reads all tables, so that the current facts are valid for changes from now on."""
         await self._look(await published_oids(self._source, self._names))
 
     async def describe(self, relation: Relation, xid: int, commit_lsn: LSN) -> Table:
@@ -142,7 +148,7 @@ class RelationCatalog:
         return _Snapshot.parse(snapshot), await self._look(await published_oids(self._source, self._names))
 
     async def _look(self, oids: Sequence[int]) -> Mapping[int, list[_Seen]]:
-        """Everything that is seen was committed before the LSN that is asked for behind it."""
+        """Reads tables. Everything read was committed before the LSN that is read afterwards."""
         columns: defaultdict[int, list[_Seen]] = defaultdict(list)
         for row in await self._source.rows(DOING, _SEEN.format(columns=COLUMNS), [list(oids)]):
             oid, facts, written = row[0], row[1:-5], row[-5:]
@@ -171,13 +177,13 @@ class RelationCatalog:
         return _table(relation, await type_names(self._source, relation.columns, names_now), known, positions)
 
     def _counts_from(self, oid: int, number: int, written: _Written, xid: int) -> LSN:
-        """For which transactions what the catalog says is certain: those that commit there or later."""
+        """Returns the LSN from which on transactions can rely on the catalog's facts."""
         return LSN(0) if written.was_there(xid, self._horizon) else self._first_seen[oid, number][1]
 
 
 def _key_positions(relation: Relation, now: Mapping[str, Column], known: Mapping[str, Column]) -> Mapping[str, int | None]:
-    """Positions in the primary key. With the default identity the message flags its columns, and the catalog tells no more than
-    their order; with others it tells which they are, and has to be certain of all of them."""
+    """Positions in the primary key. With the default identity the message flags its columns, and the catalog adds only
+    their order; with others it determines them, and has to be certain of all of them."""
     positions = {name: column.primary_key_position for name, column in now.items()}
     sent = {column.name for column in relation.columns}
     keyed = {name for name, position in positions.items() if position is not None}

@@ -1,9 +1,9 @@
 """The group's logical replication slot: found, checked, made and dropped.
 
-A new slot waits for every transaction that has written and was open when it began, and the server says nothing while it waits.
-So another connection is asked, again and again, who they are; and after a limit the slot is given up. The server drops what it
-made of it when the statement is cancelled (manual: a slot is ephemeral until it is complete), and when it notices that nobody
-waits for the answer any more.
+A new slot waits for every transaction that has written and was open when it began, and the server sends nothing while
+it waits. So another connection reads, periodically, which they are; and after a limit the creation is cancelled. The
+server drops the unfinished slot when the statement is cancelled (manual: a slot is ephemeral until it is complete), and
+when it notices that the client is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ PLUGIN = "pgoutput"
 FAILOVER_SINCE = 17
 LOG_INTERVAL_S = 10.0
 _GIVE_UP_S = 10.0
-"""For the server to end the statement. The connection would else be closed first, which the server notices seconds later."""
+"""Time for the server to end the statement. The connection would else be closed first, which the server notices seconds
+later."""
 MOST_TOLD = 5
 
 log = telemetry.logger(__name__)
@@ -41,10 +42,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSlot:
-    """One row of pg_replication_slots. ``lost`` says why the server gave the slot up, "" when it did not.
-    ``safe_wal_bytes`` may be written before it does; None without a limit. ``reader`` is from where ``active_pid`` is connected,
-    None when this role may not know it. Transactions before ``catalog_xmin`` ended before any that the slot has still to send
-    committed."""
+    """One row of pg_replication_slots. ``lost`` is why the server invalidated the slot, "" if it did not.
+    ``safe_wal_bytes`` may be written before it does; None without a limit. ``reader`` is the address of ``active_pid``,
+    None when this role may not know it. Transactions before ``catalog_xmin`` ended before any that the slot has still
+    to send committed."""
 
     name: str
     plugin: str | None
@@ -108,8 +109,8 @@ def check_slot(slot: ReplicationSlot, facts: SourceFacts) -> None:
 
 
 async def end_own_reader(source: Source, slot: ReplicationSlot, own: int) -> None:
-    """``own`` is the process that served this replicator before, over a connection that it has given up. Raises TransientError
-    when the slot is still that one's: the server has not noticed, and is told now."""
+    """Ends the reader of the slot if it is ``own``, the process that served this replicator before, over a connection
+    that it has closed. Raises TransientError then: the server has not noticed, and is asked to end it now."""
     if slot.active_pid is None or slot.active_pid != own:
         return
     await source.rows("ending our earlier session", "SELECT pg_terminate_backend(%s)", [own])
@@ -140,14 +141,14 @@ async def create_slot(
 
 @dataclass(frozen=True, slots=True)
 class SlotNeeds:
-    """``streams``: the group has a slot. ``copies``: a copy beside the stream takes its snapshot from a slot of its own, for a
-    moment; one without a stream needs none."""
+    """``streams``: the group has a slot. ``copies``: a copy in parallel to the stream takes its snapshot from a
+    separate slot, for a moment; one without a stream needs none."""
 
     streams: bool
     copies: bool
 
     def missing(self, *, exists: bool) -> int:
-        """How many slots have to be made; ``exists``: the group's is there."""
+        """Returns how many slots must be created; ``exists``: the group's exists."""
         return self.streams * (not exists) + self.streams * self.copies
 
 
@@ -169,7 +170,8 @@ _SLOT_ROOM: LiteralString = """
 
 
 async def free_slot_findings(source: Source, facts: SourceFacts, names: GroupNames, needs: SlotNeeds) -> list[Finding]:
-    """One when there is no room for the slots that have to be made. Slots that nobody reads are named, the oldest first."""
+    """Returns a finding when there is no room for the slots that must be created. It names slots without a reader, the
+    oldest first."""
     [room] = await source.rows_of(_SlotRoom, "counting the replication slots", _SLOT_ROOM, {"slot": names.slot})
     needed = needs.missing(exists=room.exists)
     if room.most - room.used >= needed:
@@ -215,7 +217,8 @@ RUNS_AHEAD_REMEDY = (
 
 
 async def may_run_ahead(source: Source) -> bool:
-    """A failover slot protects only what its standby has: without this setting we may publish what a promoted standby lacks."""
+    """Returns whether a failover slot may run ahead: it protects only data that its standby has, and without this
+    setting pgsluice may publish data that a promoted standby lacks."""
     setting: LiteralString = "SELECT current_setting('synchronized_standby_slots', true)"
     [(standbys,)] = await source.rows("looking at the settings of the source", setting)
     return not standbys
@@ -236,7 +239,8 @@ def check_not_in_use(slot: ReplicationSlot) -> None:
 
 
 async def drop_slot(source: Source, names: GroupNames) -> bool:
-    """Whether there was one. Raises TerminalError while it is in use or when it is not ours."""
+    """Drops the slot; returns whether it existed. Raises TerminalError while it is in use or when it is not the
+    group's."""
     slot = await find_slot(source, names)
     if slot is None:
         return False
@@ -247,8 +251,8 @@ async def drop_slot(source: Source, names: GroupNames) -> bool:
     return True
 
 
-# Every transaction that has an id holds a lock on it, which every role may see. What pg_stat_activity says of others is null for
-# a role that may not look into them.
+# Every transaction that has an id holds a lock on it, which every role may see. pg_stat_activity shows null for other
+# roles' sessions without the right to read them.
 _OPEN_TRANSACTIONS: LiteralString = """
     SELECT l.pid, p.gid, coalesce(p.database, a.datname)::text AS database, nullif(a.application_name, '') AS application,
            extract(epoch FROM clock_timestamp() - coalesce(p.prepared, a.xact_start))::int AS age_s
@@ -263,8 +267,8 @@ _OPEN_TRANSACTIONS: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction of the source. ``pid`` is None for a prepared one, which has a ``gid``; the rest is None when this role may
-    not know it."""
+    """A transaction of the source. ``pid`` is None for a prepared one, which has a ``gid``; the other fields are unset
+    when this role may not know them."""
 
     pid: int | None
     gid: str | None
@@ -289,7 +293,7 @@ class SlotPatience:
 
 
 async def wait_for_slot(slot: str, creating: Coroutine[Any, Any, T], patience: SlotPatience) -> T:
-    """What ``creating`` returns. Raises SlotTimeoutError, with the slot gone, when that takes too long."""
+    """Returns the result of ``creating``. Raises SlotTimeoutError, with the slot gone, when that takes too long."""
     timeout_s = patience.timeout_s
     began = time.monotonic()
     task = asyncio.ensure_future(creating)
@@ -319,7 +323,7 @@ def _timeout(slot: str, timeout_s: float, told: str) -> SlotTimeoutError:
 
 
 async def open_transactions(source: Source) -> list[OpenTransaction]:
-    """Those that have written, the oldest first."""
+    """Returns transactions that have written, the oldest first."""
     return await source.rows_of(OpenTransaction, "asking for open transactions", _OPEN_TRANSACTIONS)
 
 

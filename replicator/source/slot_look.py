@@ -1,4 +1,4 @@
-"""Looking at a group's slot, over one connection however often, and telling others of it."""
+"""Reads a group's slot periodically, over one connection, and reports it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ ANSWER_DEADLINE_S = 10.0
 _RETRY_S = 5.0
 
 SlotAnswer = tuple[ReplicationSlot | None, str]
-"""The slot (None: there is none), or why it is not known."""
+"""The slot (None: it does not exist), or why it is not known."""
 
 log = telemetry.logger(__name__)
 
 
 class SlotLook:
-    """``settings`` is None when no source was given. Connects at the first look, and again after a failure.
+    """``settings`` is None when no source was given. Connects at the first read, and again after a failure.
 
-    A look waits for ``patience_s`` (None: as long as the source may take). After that it tells what was known before, and a later
-    one tells what became of the question."""
+    A read waits for ``patience_s`` (None: as long as the source may take). After that it returns the earlier answer,
+    and a later call the new one.
+    """
 
     def __init__(self, settings: PostgresSettings | None, names: GroupNames, patience_s: float | None = None) -> None:
         self._settings = settings
@@ -77,7 +78,8 @@ class SlotLook:
 
 
 async def tell_of_slot(settings: PostgresSettings, names: GroupNames, bucket: Callable[[], StateBucket | None]) -> None:
-    """Until it is cancelled, for those who have no connection to the source. What cannot be told makes the record grow old."""
+    """Reports the slot, until it is cancelled, for processes without a connection to the source. While that fails the
+    record grows old."""
     slot_look = SlotLook(settings, names)
     try:
         while True:
@@ -88,7 +90,7 @@ async def tell_of_slot(settings: PostgresSettings, names: GroupNames, bucket: Ca
 
 
 async def _tell(slot_look: SlotLook, bucket: StateBucket | None) -> bool:
-    """False when there is nothing to tell, or nobody to be told."""
+    """Returns False when there is nothing to report, or no connection."""
     slot, _ = await slot_look.look()
     if slot is None or bucket is None:
         return False
@@ -101,5 +103,5 @@ async def _tell(slot_look: SlotLook, bucket: StateBucket | None) -> bool:
 
 
 def record_of(slot: ReplicationSlot) -> SlotRecord:
-    """What others are told of it."""
+    """Returns the slot's record for other processes."""
     return SlotRecord(slot.name, slot.wal_status or "", slot.lost, slot.lag_bytes, slot.safe_wal_bytes)

@@ -1,7 +1,7 @@
 """The source database by an ordinary connection: whether it is fit to be replicated, and the partitions of its tables.
 
-PostgreSQL publishes a partition's rows under its root, but not that a partition was detached, dropped or truncated by itself: its
-rows stay at the targets. The rows that a table held when it was attached are not published either.
+PostgreSQL publishes a partition's rows under its root, but not that a single partition was detached, dropped or
+truncated: its rows stay at the targets. The rows that a table held when it was attached are not published either.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pgsluice.shared.preflight.provider import (
 from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.shared.wire.position import LSN, parse_lsn
 
-# A table's system columns are written when it is made and never again; its row in pg_class changes often. No lock is taken, as by
-# pg_partition_tree of every partition: somebody may hold one for long.
+# A table's system columns are written when it is created and never again; its row in pg_class changes often. No lock is
+# taken, as by pg_partition_tree of every partition: another session can hold one for long.
 _TREES: LiteralString = """
     WITH RECURSIVE tree (root, oid) AS (
         SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
@@ -52,7 +52,7 @@ _TREES: LiteralString = """
 """
 MINIMUM_SERVER_VERSION = 14
 LOCK_ATTEMPTS = 8
-_PATIENCE_MS = 500  # a lock of another session on a partition does not hold up the look at it for longer
+_PATIENCE_MS = 500  # a lock of another session on a partition does not delay its check for longer
 log = telemetry.logger(__name__)
 Row = TypeVar("Row")
 _FACTS: LiteralString = """
@@ -96,7 +96,7 @@ class _Row:
 
 
 async def read_partitions(source: Source, roots: Collection[int]) -> dict[int, tuple[Partition, ...]]:
-    """Every partition below each root, those that are partitioned themselves included; none of a root that is gone."""
+    """Returns every partition below each root, partitioned ones included; none of a root that is gone."""
     if not roots:
         return {}
     trees: defaultdict[int, list[Partition]] = defaultdict(list)
@@ -133,13 +133,14 @@ async def hold_rows(source: Source, oids: Collection[int]) -> bool:
 
 
 def attached_partitions(before: Sequence[Partition], after: Sequence[Partition]) -> list[Partition]:
-    """Those of ``after`` that may have held rows, or had changes, of which the targets were not told."""
+    """Returns the partitions of ``after`` that may have held rows, or had changes, that the targets did not receive."""
     earlier = {partition.oid: partition.attached for partition in before}
     return [each for each in after if earlier.get(each.oid) != each.attached and (each.oid in earlier or not each.is_born)]
 
 
 def partition_changes(before: Sequence[Partition], after: Sequence[Partition]) -> list[str]:
-    """What the targets were not told of, each as the end of a sentence that begins with the root's name."""
+    """Returns changes that the targets received no message about, each as the end of a sentence that begins with the
+    root's name."""
     earlier = {partition.oid: partition for partition in before}
     current = {partition.oid for partition in after}
     changes = [
@@ -158,7 +159,7 @@ def partition_changes(before: Sequence[Partition], after: Sequence[Partition]) -
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What the start checks need to know of the server."""
+    """Facts about the server for the start checks."""
 
     major_version: int
     wal_level: str
@@ -182,7 +183,7 @@ class SourceFacts:
 
 
 def fitness(facts: SourceFacts) -> list[Finding]:
-    """What hinders replication from this server with this role."""
+    """Returns the obstacles to replication from this server with this role."""
     found = []
     if facts.in_recovery:
         fact = "the source is a standby"
@@ -200,7 +201,7 @@ def fitness(facts: SourceFacts) -> list[Finding]:
 
 
 class Source:
-    """One ordinary connection, for rare questions. Every method raises an error that says what failed."""
+    """One ordinary connection, for rare statements. Every method raises an error that names the failed action."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -219,12 +220,12 @@ class Source:
 
     @property
     def encoding(self) -> str:
-        """Of the database."""
+        """The encoding of the database."""
         return self._connection.info.parameter_status("server_encoding") or ""
 
     @asynccontextmanager
     async def transaction(self, doing: str) -> AsyncIterator[None]:
-        """What is executed meanwhile is committed together, or rolled back when the block raises."""
+        """Commits the statements of the block together, or rolls them back when it raises."""
         try:
             async with self._connection.transaction():
                 yield
@@ -233,13 +234,13 @@ class Source:
 
     @asynccontextmanager
     async def one_moment(self, doing: str) -> AsyncIterator[None]:
-        """What is asked meanwhile is answered as of one moment. Nobody else may use the connection."""
+        """Makes the queries of the block see one moment. No other task may use the connection."""
         async with self.transaction(doing):
             await self.execute(doing, sql.SQL("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").format())
             yield
 
     async def rows(self, doing: str, query: LiteralString, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        """``doing`` says in an error what was being done, like "reading the catalog"."""
+        """Returns the rows. ``doing`` names the action in an error, like "reading the catalog"."""
         try:
             return await (await self._connection.execute(query, parameters)).fetchall()
         except psycopg.Error as error:
@@ -254,7 +255,7 @@ class Source:
             raise sql_error(error, doing) from None
 
     async def notice_our_end(self) -> None:
-        """Before a statement that may take long: see ``connection.notice_our_end``."""
+        """Prepares the session for a statement that may take long: see ``connection.notice_our_end``."""
         await notice_our_end(self._connection)
 
     async def execute(self, doing: str, statement: sql.Composed) -> None:
@@ -299,9 +300,9 @@ class Source:
         return locale
 
     async def current_lsn(self) -> LSN:
-        """An LSN after every commit that was finished before the call, which replication will reach even if nothing else
-        happens: that of an empty transaction's logical message (the position a server reports may lie on a page border that
-        replication does not report)."""
+        """Returns an LSN after every commit that was finished before the call, which replication will reach even if
+        nothing else happens: the LSN of an empty transaction's logical message (the position a server reports may lie
+        on a page border that replication does not report)."""
         statement: LiteralString = "SELECT pg_logical_emit_message(true, 'pgsluice', '')::text"
         [(lsn,)] = await self.rows("asking for the current LSN", statement)
         return parse_lsn(lsn)

@@ -1,4 +1,4 @@
-"""Why a replication stream ended or did not begin, as the operator reads it."""
+"""Errors of a replication stream that ended or did not begin."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def broken(how: object) -> TransientError:
 
 
 def ended() -> TransientError:
-    """The server said that there is no more, as it does when it is stopped."""
+    """Returns the error after the server ended the stream, as it does when it is stopped."""
     return TransientError("the server ended the replication stream", "it is tried again when the server is back", Cause.SOURCE)
 
 
 def result_error(result: pq.abc.PGresult) -> PgsluiceError:
-    """What libpq made of the server's error."""
+    """Returns the error for the server's error as libpq has it."""
     return stream_error({field: found for field in pq.DiagnosticField if (found := result.error_field(field)) is not None})
 
 
 def stream_error(fields: Mapping[int, bytes]) -> PgsluiceError:
-    """What the operator reads when the walsender fails with an error of these ``pq.DiagnosticField``. The server's detail is left
-    out: it can hold row values. Where the server does not speak English, the catalog says at the next attempt that the slot is
-    lost (``slot``)."""
+    """Returns the error when the walsender fails with these ``pq.DiagnosticField``. The server's detail is left out: it
+    can hold row values. If the server does not use English, the catalog shows at the next attempt that the slot is lost
+    (``slot``)."""
     sqlstate = fields.get(pq.DiagnosticField.SQLSTATE, b"").decode("ascii", "replace")
     text = fields.get(pq.DiagnosticField.MESSAGE_PRIMARY, b"connection lost").decode("utf-8", "replace")
     function = fields.get(pq.DiagnosticField.SOURCE_FUNCTION, b"")
@@ -43,7 +43,7 @@ def stream_error(fields: Mapping[int, bytes]) -> PgsluiceError:
         )
     if "can no longer" in text or "invalidated" in text or "has already been removed" in text:
         return TerminalError(fact, "the slot is lost; run 'pgsluice drop' and start again, after raising max_slot_wal_keep_size")
-    if sqlstate.startswith("22"):  # the message may hold a value
+    if sqlstate.startswith("22"):  # the message can contain a value
         return TerminalError(
             f"replication failed: the source cannot send a value of a row (SQLSTATE {sqlstate})",
             "the source's log names it; it cannot be skipped: run 'pgsluice drop', correct the row or leave its table out of"
@@ -64,7 +64,7 @@ def stream_error(fields: Mapping[int, bytes]) -> PgsluiceError:
 
 
 def _place(fields: Mapping[int, bytes]) -> str:
-    """Where the server was in the WAL. Nothing else of its context is shown."""
+    """Returns the server's position in the WAL. Nothing else of its context is shown."""
     context = fields.get(pq.DiagnosticField.CONTEXT, b"").decode("utf-8", "replace")
     found = re.search(r"associated LSN ([0-9A-F]+/[0-9A-F]+)", context)
     return f" at {found[1]}" if found else ""

@@ -1,4 +1,4 @@
-"""Which tables of the source a group takes, whether they can be published without harm, and what the role lacks for it.
+"""The tables of the source for a group, obstacles to their publication, and the rights that the role lacks for it.
 
 Rights that are missing are named all at once, each by the statement that grants it.
 """
@@ -17,17 +17,17 @@ from pgsluice.shared.preflight.finding import raise_all
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import NamePattern, TablePattern
 
-SHOWN = 20  # statements of those that the role lacks
+SHOWN = 20  # statements for missing rights
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
     """A relation of the source. ``root_oid`` is the topmost partitioned table above it (0: it is no partition).
 
-    ``unidentified`` names the table itself or those of its partitions that have no replica identity, and ``identity_cures`` has
-    for each the statement that gives it one, by an index where one can serve, for a partitioned table by the same in all of them.
-    ``unsent`` names those whose replica identity has generated columns, each with the publications that send these all the same.
-    ``extension`` is the one that the table belongs to: a target that has that extension has such a table of its own.
+    ``unidentified`` names the table itself or its partitions that have no replica identity, and ``identity_cures`` has
+    for each the statement that gives it one, by an index where one can serve, for a partitioned table by the same in
+    all of them. ``unsent`` names the ones whose replica identity has generated columns, each with the publications that
+    send these. ``extension`` owns the table: a target with that extension has its own table.
     """
 
     oid: int
@@ -47,7 +47,7 @@ class SourceTable:
 
     @property
     def reason_to_leave_out(self) -> str | None:
-        """Why a group does not follow it, unless it is asked for by its name; None when it does."""
+        """Why a group does not follow it, unless it is named exactly; None when it does."""
         return f"a table of extension {self.extension}" if self.extension else self.obstacle
 
     @property
@@ -65,14 +65,14 @@ class SourceTable:
         return None
 
 
-# No lock is taken, as by pg_partition_tree of every partition: somebody may hold one for long.
+# No lock is taken, as by pg_partition_tree of every partition: another session can hold one for long.
 _USABLE: LiteralString = """
     u.indisunique AND u.indimmediate AND u.indisvalid AND u.indpred IS NULL AND u.indexprs IS NULL
     AND NOT EXISTS (SELECT FROM unnest(u.indkey[0:u.indnkeyatts - 1]) AS k (number)
                       JOIN pg_attribute a ON a.attrelid = u.indrelid AND a.attnum = k.number
                      WHERE NOT a.attnotnull OR a.attgenerated <> '')
 """
-"""Whether the index ``u`` can identify rows."""
+"""SQL condition: the index ``u`` can identify rows."""
 
 _BELOW_CHOSEN: LiteralString = """
     WITH RECURSIVE k (oid) AS (
@@ -88,8 +88,8 @@ _SENDERS: LiteralString = """
                       WHERE r.prpubid = p.oid AND r.prrelid IN (x.oid, c.oid)
                         AND a.attnum = ANY(translate(to_jsonb(r) ->> 'prattrs', '[]', '{}')::int2[])))
 """
-"""The publications that send the generated columns ``x.generated`` of a table or of a partition: those that publish every stored
-one, and those whose list of columns names these. No list of columns serves REPLICA IDENTITY FULL, whatever it names."""
+"""The publications that send the generated columns ``x.generated`` of a table or of a partition: they publish every
+stored one, or their list of columns names these. No list of columns serves REPLICA IDENTITY FULL, whatever it names."""
 
 _COLUMNS: LiteralString = f"""
     SELECT c.oid::bigint, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
@@ -156,7 +156,7 @@ async def select_tables(source: Source, patterns: Sequence[str], default_schema:
 
 
 async def tables_of(source: Source, oids: Collection[int]) -> list[SourceTable]:
-    """Those that are still there, by name."""
+    """Returns the tables that still exist, by name."""
     query = _COLUMNS + " WHERE c.oid = ANY(%s::oid[]) ORDER BY n.nspname, c.relname"
     return await source.rows_of(SourceTable, _DOING, query, [list(oids)])
 
@@ -172,13 +172,13 @@ async def named_unlogged(source: Source, patterns: Collection[TablePattern]) -> 
 
 
 def parse_patterns(patterns: Sequence[str], default_schema: str) -> list[TablePattern]:
-    """As ``tables`` is read: none mean every table of ``default_schema``."""
+    """Parses ``tables``: an empty list means every table of ``default_schema``."""
     return [parse_pattern(text, default_schema) for text in patterns or ("*",)]
 
 
 def wanted_patterns(patterns: Sequence[str], default_schema: str, chosen_publication: str) -> list[TablePattern]:
-    """What a group asks for by ``tables``. All that a publication of an administrator's holds is asked for by giving its name
-    alone: then there are none."""
+    """Returns the patterns of ``tables``; none if only the name of an administrator's publication is given, which
+    selects all its tables."""
     return parse_patterns(patterns, default_schema) if patterns or not chosen_publication else []
 
 
@@ -193,15 +193,15 @@ def parse_pattern(text: str, default_schema: str) -> TablePattern:
 
 
 def parse_member_pattern(text: str, default_schema: str) -> TablePattern:
-    """One that chooses among the tables of a group. What stands for several, and names no schema, stands for those of every
-    schema."""
+    """Parses a pattern that chooses among the tables of a group. If it matches several, and names no schema, it covers
+    every schema."""
     pattern = parse_pattern(text, default_schema)
     written = TablePattern.parse(text)
     return pattern if written.name.is_name else written
 
 
 async def matching_tables(source: Source, pattern: TablePattern) -> list[SourceTable]:
-    """Those that can be published and that ``pattern``, which has a schema, stands for. Raises UsageError when there are none."""
+    """Returns the publishable tables that ``pattern``, which has a schema, matches. Raises UsageError without any."""
     assert pattern.schema is not None
     if pattern.schema.is_name and pattern.schema.name == TARGET_SCHEMA:
         raise UsageError(
@@ -244,9 +244,10 @@ def check_replica_identity(tables: Iterable[SourceTable], operations: Iterable[s
 
 
 def identity_errors(tables: Iterable[SourceTable], operations: Iterable[str], publication: str = "") -> list[TerminalError]:
-    """One for each table of ``tables`` of which the application's own statements would fail when ``publication`` publishes
-    ``operations``: an UPDATE or DELETE of a published table without replica identity is an error in PostgreSQL. So it is since 18
-    where that has generated columns that are not published; before, rows would come without what identifies them."""
+    """Returns an error for each table of ``tables`` on which the application's own statements would fail when
+    ``publication`` publishes ``operations``: an UPDATE or DELETE of a published table without replica identity is an
+    error in PostgreSQL. Since 18 that includes an identity with unpublished generated columns; before, rows would come
+    without their identity."""
     if not {"update", "delete"} & set(operations):
         return []
     unsent = [_unsent(name) for table in tables for name, senders in table.unsent if publication not in senders]
@@ -271,8 +272,8 @@ def _unsent(name: str) -> TerminalError:
     )
 
 
-# PostgreSQL asks for ownership of a table that is published (manual: CREATE PUBLICATION), which a member of the owning role has.
-# Nobody should be made a member of a superuser; its tables change hands instead.
+# PostgreSQL asks for ownership of a table that is published (manual: CREATE PUBLICATION), which a member of the owning
+# role has. No role should become a member of a superuser; its tables change hands instead.
 _LACKING: LiteralString = """
     WITH wanted AS (SELECT c.relname, c.relowner, n.nspname, n.oid AS schema_oid,
                            pg_has_role(c.relowner, 'USAGE') AS is_owner, r.rolname, r.rolsuper
@@ -292,7 +293,8 @@ _LACKING: LiteralString = """
 
 
 async def check_publisher(source: Source, tables: Collection[SourceTable], *, creates: bool) -> None:
-    """To be called before a publication takes ``tables`` in; ``creates``: it is made for that. Raises TerminalError."""
+    """Checks the privileges before a publication takes ``tables`` in; ``creates``: it is created for that. Raises
+    TerminalError."""
     parameters = {"oids": [table.oid for table in tables], "creates": creates}
     rows = await source.rows("checking the role's privileges", _LACKING, parameters)
     if not rows:

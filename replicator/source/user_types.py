@@ -51,7 +51,7 @@ _RANGE: LiteralString = """
        FROM pg_range r JOIN pg_opclass o ON o.oid = r.rngsubopc JOIN pg_namespace os ON os.oid = o.opcnamespace
       WHERE r.rngtypid = t.oid AND r.rngcanonical = 0)
 """
-"""None where a function of somebody's brings values to one form."""
+"""None if a user's function canonicalizes values."""
 
 _TYPES: LiteralString = f"""
     WITH RECURSIVE wanted (oid) AS (
@@ -79,7 +79,7 @@ _TYPES: LiteralString = f"""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """``made_of`` are the types that it needs. ``is_users``: it is to be told of; arrays and multiranges come with others."""
+    """``made_of`` are the types that it needs. ``is_users``: it is reported; arrays and multiranges come with others."""
 
     oid: int
     multirange_schema: str | None
@@ -93,7 +93,7 @@ class _Row:
 
 
 async def read_user_types(source: Source, tables: Sequence[Table]) -> list[UserType]:
-    """Each once, behind those that it is made of."""
+    """Returns each type once, after the types that it is made of."""
     oids = sorted({column.type_oid for table in tables for column in table.columns})
     rows = await source.rows_of(_Row, "looking up the types", _TYPES, [oids])
     by_oid, wanted = {row.oid: row for row in rows}, set(oids)
@@ -102,7 +102,7 @@ async def read_user_types(source: Source, tables: Sequence[Table]) -> list[UserT
 
 
 def _in_order(row: _Row, by_oid: Mapping[int, _Row]) -> Iterator[_Row]:
-    """What an extension's type is made of comes with the extension."""
+    """Yields a type after its parts; an extension's types come with the extension."""
     if not row.extension:
         for oid in row.made_of:
             yield from _in_order(by_oid[oid], by_oid)

@@ -41,7 +41,7 @@ _EPOCH_S = POSTGRES_EPOCH.timestamp()
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """What IDENTIFY_SYSTEM says. ``wal_end`` is where the server's WAL ends, as far as it is on disk."""
+    """The answer to IDENTIFY_SYSTEM. ``wal_end`` is where the server's WAL ends, as far as it is on disk."""
 
     system_id: str
     timeline: int
@@ -58,7 +58,7 @@ class WalSender:
         self._pgconn = connection.pgconn
         self._waiting: asyncio.Future[None] | None = None
         self.stream: CopyBoth
-        """What ``start`` began."""
+        """The stream that ``start`` began."""
 
     @classmethod
     async def connect(
@@ -89,8 +89,8 @@ class WalSender:
         return SystemIdentity(system_id.decode(), int(timeline), parse_lsn(wal_end.decode()))
 
     async def switch_point(self, timeline: int, identity: SystemIdentity) -> LSN | None:
-        """Where the server left ``timeline``, which was its own before; None when its history does not know it (manual: "The
-        History File" of timelines, which TIMELINE_HISTORY sends)."""
+        """Returns the LSN where the server left ``timeline``, which was its own before; None when its history does not
+        know it (manual: "The History File" of timelines, which TIMELINE_HISTORY sends)."""
         result = await self._command(f"TIMELINE_HISTORY {identity.timeline}")
         content = result.get_value(0, 1) or b""
         for line in content.decode("utf-8", "replace").splitlines():
@@ -100,26 +100,28 @@ class WalSender:
         return None
 
     def limit_receive_buffer(self) -> None:
-        """For a server that is near. A walsender that meets an open window sends each change as a segment of its own, which costs
-        both kernels more than the change costs Postgres; one that meets a closed window lets them gather."""
+        """Limits the buffer, for a server that is near. A walsender that meets an open window sends each change as a
+        separate segment, which costs both kernels more than the change costs Postgres; one that meets a closed window
+        lets them gather."""
         with self._socket() as duplicate:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
 
     @functools.cached_property
     def has_room(self) -> bool:
-        """Whether the connection takes many changes while nobody reads. A Unix socket takes a few hundred."""
+        """Returns whether the connection buffers many changes while nothing reads. A Unix socket buffers a few hundred."""
         with self._socket() as duplicate:
             return duplicate.family != socket.AF_UNIX
 
     def _socket(self) -> socket.socket:
-        """The same connection under another descriptor."""
+        """Returns the connection under another descriptor."""
         return socket.socket(fileno=os.dup(socket_of(self._pgconn)))
 
     async def start(
         self, slot: str, publication: str, lsn: LSN, origin: str = ANY_ORIGIN, wanted: WantedMessages | None = None
     ) -> None:
-        """Starts streaming at ``lsn``, or where the slot is when that is later. If logical messages are ``wanted``, others may
-        come too. Servers before 16 take no ``origin`` but "any". Raises TransientError while another process reads the slot."""
+        """Starts streaming at ``lsn``, or where the slot is when that is later. If logical messages are ``wanted``,
+        others can come too. Servers before 16 accept no ``origin`` but "any". Raises TransientError while another
+        process reads the slot."""
         name = sql.Identifier(slot).as_string(self._connection)
         publications = sql.Literal(sql.Identifier(publication).as_string(self._connection)).as_string(self._connection)
         origins = "" if origin == ANY_ORIGIN else ", origin 'none'"
@@ -136,7 +138,7 @@ class WalSender:
                 await self.wait_readable()
 
     async def _is_encrypted(self) -> bool:
-        """Whether bytes pass libpq's own layers; of GSSAPI's only the server tells."""
+        """Returns whether bytes pass libpq's own layers; for GSSAPI only the server knows."""
         if self._pgconn.ssl_in_use:
             return True
         result = await self._command("SELECT encrypted FROM pg_stat_gssapi WHERE pid = pg_backend_pid()")
@@ -147,17 +149,17 @@ class WalSender:
         await self._wait_socket(readable=True)
 
     def wake(self) -> None:
-        """Ends the wait in hand, if any."""
+        """Ends the current wait, if any."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     def send_status(self, received: LSN, confirmed: LSN, *, reply: bool) -> None:
-        """Tells the server what we have received and what it may forget; ``reply`` asks for a keepalive in return."""
+        """Sends to the server what was received and what it may discard; ``reply`` asks for a keepalive in return."""
         self.stream.send(encode_status(received, confirmed, int((time.time() - _EPOCH_S) * 1e6), reply=reply))
 
     async def finish(self, patience_s: float) -> None:
-        """Ends the stream; what is still under way is thrown away. Then the server has heard all that it was told: closing the
-        connection while it sends would have it miss the last. Returns after ``patience_s`` at the latest."""
+        """Ends the stream; what is still under way is thrown away. Then the server has read every status: closing the
+        connection while it sends would make it miss the last. Returns after ``patience_s`` at the latest."""
         with contextlib.suppress(TransientError, TimeoutError):  # the stream has ended, or the connection
             async with asyncio.timeout(patience_s):
                 self.stream.finish()
@@ -165,7 +167,7 @@ class WalSender:
                     await self.wait_readable()
 
     def _has_finished(self) -> bool:
-        """Whether what has arrived ends the stream."""
+        """Returns whether what has arrived ends the stream."""
         while (data := self.stream.receive()) is not None:
             start = 0
             while (end := message_end(data, start)) >= 0:
@@ -176,7 +178,7 @@ class WalSender:
         return False
 
     async def _command(self, command: str) -> pq.abc.PGresult:
-        """Sends ``command`` and gives its result (the first, for one that starts a stream)."""
+        """Sends ``command`` and returns its result (the first, if it starts a stream)."""
         pgconn = self._pgconn
         try:
             pgconn.send_query(command.encode())

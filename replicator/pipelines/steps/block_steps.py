@@ -1,7 +1,7 @@
 """Steps over COPY text: blocks of the query's rows become blocks of the target's.
 
-A column that comes out with the name and the Arrow type that it went in with keeps its type of Postgres: a uuid, which Arrow has
-as a string, is one at the target too. Any other gets the type that ``shared.rows.arrow_text`` says.
+A column that comes out with the name and the Arrow type that it went in with keeps its type of Postgres: a uuid, which
+Arrow has as a string, is one at the target too. Any other gets the type of ``shared.rows.arrow_text``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class BlockSteps:
     bound: tuple[BoundStep, ...]
 
     def apply(self, rows: int, data: bytes) -> SteppedRows:
-        """Of whole lines of COPY text. A row on which a step fails is left out, and told by its place and the reason."""
+        """Applies the steps to whole lines of COPY text. A row on which a step fails is left out, and reported by its
+        place and the reason."""
         columns = decode_rows(data, len(self.table.columns))
         given: list[tuple[int, bytes]] = []
         failed: list[tuple[int, str]] = []
@@ -47,8 +48,8 @@ class BlockSteps:
         return SteppedRows(sum(count for count, _ in given), b"".join(text for _, text in given), tuple(failed))
 
     def _parts(self, columns: Columns, first: int, rows: int) -> Iterator[tuple[int, tuple[int, bytes] | str]]:
-        """What becomes of the rows from the place ``first`` on: number and text of the rows that come out, or why the one row
-        fails. A batch that fails is halved."""
+        """Yields the results for the rows from the place ``first`` on: number and text of the resulting rows, or why a
+        single row fails. A batch that fails is halved."""
         try:
             yield first, self._stepped([column[first : first + rows] for column in columns])
         except StepFailedError as failure:

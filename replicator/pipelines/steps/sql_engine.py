@@ -1,8 +1,10 @@
-"""Spark SQL over Arrow batches, without Spark's jobs: a JVM of this process that parses, types and evaluates statements.
+"""Spark SQL over Arrow batches, without Spark's jobs: a JVM of this process that parses, types and evaluates
+statements.
 
-Spark parses a statement and says what its columns are; its generated code is then called for each batch, here and not in a task,
-where no SQL can be planned. So a batch costs no job, and rows come out in the order in which they went in. What a statement may
-be is ``sql_rules``'s; nothing is handed to Spark's analysis before it was held against these.
+Spark parses a statement and determines its columns; its generated code is then called for each batch, here and not in a
+task, where no SQL can be planned. So a batch costs no job, and rows come out in the order in which they went in.
+``sql_rules`` decides which statements are allowed; nothing is handed to Spark's analysis before it was checked against
+these.
 
 Statements are parsed by Catalyst's own parser, which knows no commands and puts in no variables (``${env:…}``).
 """
@@ -45,7 +47,7 @@ _SETTINGS = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Of the session; what a configuration says of Spark beside its memory is for tasks."""
+"""Settings of the session; a configuration's Spark settings other than memory are for tasks."""
 _KEPT = ("spark.driver.memory", JAVA_OPTIONS_KEY)
 
 _CATALYST = "org.apache.spark.sql.catalyst."
@@ -75,8 +77,8 @@ class SqlFailedError(Exception):
 
 @contextmanager
 def _alive(spark: Spark) -> Iterator[None]:
-    """What fails inside because the JVM is gone is raised as TransientError. What is wrong with a statement or a row was said by
-    the JVM, so nobody need wait to see whether it ends."""
+    """Raises failures inside the block as TransientError if the JVM is gone. For an error in a statement or a row there
+    is no wait for that: the JVM reported it."""
     said: Exception | None = None
     with spark.while_it_lives():
         try:
@@ -176,7 +178,7 @@ class SqlEngine:
         return CompiledSql(self._spark, converters, passes, pa.schema([(each.name, each.type) for each in given]))
 
     def _passes(self, plan: Any) -> Iterator[_Pass]:
-        """From the last to the first."""
+        """Yields the passes from the last to the first."""
         jvm, projection = self._jvm, self._module(_UNSAFE_PROJECTION)
         while (kind := _kind(plan)) != "LogicalRDD":
             _check_again(plan)
@@ -206,7 +208,7 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class CompiledSql:
-    """Of one engine, for one thread at a time. ``schema`` are the columns that come out."""
+    """A statement compiled by one engine, for a single thread at a time. ``schema`` are the resulting columns."""
 
     spark: Spark
     converters: Any
@@ -214,7 +216,7 @@ class CompiledSql:
     schema: pa.Schema
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """As many rows as went in or fewer, in their order. Raises SqlFailedError, TransientError."""
+        """Returns as many rows as went in or fewer, in their order. Raises SqlFailedError, TransientError."""
         if not batch.num_rows:
             return pa.RecordBatch.from_arrays([pa.array([], each.type) for each in self.schema], schema=self.schema)
         with _alive(self.spark):
@@ -253,7 +255,7 @@ class CompiledSql:
 
 
 def _table(converters: Any, rows: Any, schema: Any) -> pa.Table:
-    """Of an iterator of rows in the JVM, all of them."""
+    """Returns all rows of an iterator in the JVM."""
     zone = _SETTINGS["spark.sql.session.timeZone"]
     batches = converters.toBatchWithSchemaIterator(rows, schema, _WITHOUT_LIMIT, _WITHOUT_LIMIT, zone, True, False)
     try:
@@ -284,7 +286,7 @@ def _row_sizes(batch: pa.RecordBatch) -> pa.Array | None:
 
 
 def _check_again(plan: Any) -> None:
-    """What is not listed cannot come here; this is the second lock."""
+    """Checks again, as defence in depth: the parser already rejects functions that are not allow-listed."""
     if not all(expression.deterministic() for expression in _sequence(plan.expressions())):
         raise SqlRefusedError("gives something else the next time")
     if not plan.subqueries().isEmpty():
@@ -292,7 +294,7 @@ def _check_again(plan: Any) -> None:
 
 
 def _node(tree: Any, text: str, *, is_plan: bool, depth: int = 1) -> SqlNode:
-    """The parser's tree as ours; what a kind has beside its children is looked at where it could hold something."""
+    """Converts the parser's tree; parts of a node beside its children are read where they could hold something."""
     if depth > MOST_DEPTH:
         raise SqlRefusedError(f"has more than {MOST_DEPTH} expressions in each other")
     kind, origin, below = _kind(tree), tree.origin(), depth + 1

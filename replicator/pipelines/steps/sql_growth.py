@@ -1,8 +1,8 @@
-"""How many times as large as its row a statement may make a value. Pure.
+"""Limit on the growth of a value by a statement, relative to its row. Pure.
 
-The bound is the worst case by the statement alone. So a call whose result would grow with the value's own length, like
-``replace(v, 'a', v)``, is refused, and the factors of nested functions multiply. ``sql_engine`` checks the real size of a row
-against a closer bound when it evaluates the row.
+The limit is the worst case by the statement alone. So a call whose result would grow with the value's own length, like
+``replace(v, 'a', v)``, is refused, and the factors of nested functions multiply. ``sql_engine`` checks the real size of
+a row against a closer limit when it evaluates the row.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _checked(expression: SqlNode, times: int) -> int:
 
 
 def _of(node: SqlNode, times: int) -> int:
-    """``times`` is that of a column. What is written counts as a column: it is bounded by the statement's length."""
+    """Returns the factor of a node; ``times`` is a column's. A literal counts as a column: the statement's length
+    limits it."""
     given = [_of(child, times) for child in node.children]
     name = node.name[0].lower() if node.kind == "UnresolvedFunction" else node.kind
     if name in _REPLACING:

@@ -1,9 +1,10 @@
-"""Which statements a step may be: those that make of each row one row or none, by themselves, and the same each time. Pure.
+"""Checks which statements a step may be: each row becomes one row or none, independent of other rows, and the same each
+time. Pure.
 
-What is allowed is listed, by the names that Spark's parser gives to the parts of a statement; whatever is not listed is refused.
-So a function of a later Spark stays refused until we have examined it. Left out on purpose is what
+What is allowed is listed, by the names that Spark's parser gives to the parts of a statement; everything else is
+refused. So a function of a later Spark stays refused until it was examined. Left out on purpose is everything that
 
-- looks at other rows (aggregates, windows, ORDER BY, LIMIT): which rows come in one batch is not promised;
+- reads other rows (aggregates, windows, ORDER BY, LIMIT): which rows come in one batch is not promised;
 - reads anything else (other relations, files, subqueries), runs code (``reflect``, TRANSFORM) or changes the session;
 - gives something else the next time (``rand``, ``now``): a row that is read again has to give what it gave;
 - makes a short value as large as it likes (``repeat``, ``lpad``; ``sql_growth`` is about the rest), or several rows of one
@@ -20,7 +21,7 @@ RELATION = "rows"
 MOST_CHARACTERS = 8_000
 MOST_PARENTHESES = 200
 MOST_DEPTH = 100
-"""Of the parser's tree. Thousands of parentheses in each other take the parser seconds, and more of them minutes."""
+"""Depth of the parser's tree. Thousands of nested parentheses take the parser seconds, and more of them minutes."""
 
 _PLANS = frozenset({"Project", "Filter", "SubqueryAlias", "UnresolvedRelation"})
 
@@ -61,7 +62,7 @@ FUNCTIONS = {
         try_to_timestamp unix_date unix_micros unix_millis unix_seconds weekday weekofyear year
         """,
 }
-"""By what they are about, for people."""
+"""Functions by topic, for readers."""
 _ALLOWED_FUNCTIONS = frozenset(name for names in FUNCTIONS.values() for name in names.split())
 
 _WITHOUT_PARENTHESES = """
@@ -84,7 +85,7 @@ _SAID = {
     "WithWindowDefinition": "looks at other rows: have the query do that",
 }
 _DIGITS = re.compile(r"""[a-z_]+\s*['"][-+0-9][^\\]*['"]""", re.IGNORECASE | re.DOTALL)
-"""A date or time as people write it; ``TIMESTAMP 'now'`` is one of the parser's clock."""
+"""A date or time literal; ``TIMESTAMP 'now'`` is one of the parser's clock."""
 
 
 class SqlRefusedError(Exception):
@@ -97,10 +98,10 @@ class SqlRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SqlNode:
-    """A part of a statement as the parser has it. ``kind`` is Spark's name of it. ``name`` are the parts of a relation's, an
-    attribute's or a function's name. ``is_plain``: it is nothing but its name and its children. ``text`` is what was written of
-    a date or time, "" otherwise, ``written`` what a text says that is written there. ``line`` counts from 1, ``column`` too; 0
-    where the parser does not say."""
+    """A part of a statement as the parser has it. ``kind`` is Spark's name of it. ``name`` are the parts of a
+    relation's, an attribute's or a function's name. ``is_plain``: it is nothing but its name and its children. ``text``
+    is the source text of a date or time, "" otherwise, ``written`` the content of a text literal. ``line`` counts from
+    1, ``column`` too; 0 if unknown."""
 
     kind: str
     is_plan: bool
@@ -123,7 +124,7 @@ class SqlNode:
 
 
 def check_text(text: str) -> None:
-    """Before it is parsed. Raises SqlRefusedError for one that would take the parser long."""
+    """Checks a statement before it is parsed. Raises SqlRefusedError for one that would take the parser long."""
     if len(text) > MOST_CHARACTERS:
         raise SqlRefusedError(f"has {len(text)} characters, and {MOST_CHARACTERS} is the most")
     if text.count("(") > MOST_PARENTHESES:
@@ -141,7 +142,7 @@ def check_statement(root: SqlNode) -> None:
 
 
 def check_names(root: SqlNode, columns: frozenset[str]) -> None:
-    """Raises SqlRefusedError for a function in a column's clothes: what stands there is none of ``columns``."""
+    """Raises SqlRefusedError for a function in a column's clothes: a name that is not among ``columns``."""
     for node in root.all():
         if node.kind == "UnresolvedAttribute" and len(node.name) == 1:
             [name] = node.name

@@ -1,7 +1,7 @@
-"""What a pipeline says of its steps, and whose code they may call: pure, nothing is imported.
+"""A pipeline's declaration of its steps, and the code that they may call: pure, nothing is imported.
 
-A pipeline names functions, it never holds code. Which modules may be named says the administrator: a pipeline may come from
-anybody who may store documents. It may hold SQL, of which ``sql_rules`` says what it can do.
+A pipeline names functions, it never holds code. The administrator lists the modules that may be named: every user who
+may store documents can write a pipeline. It can contain SQL, which ``sql_rules`` limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLACE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class PythonStep:
-    """``function(batch, settings)`` of a module, which gives the batch that goes on."""
+    """``function(batch, settings)`` of a module, which returns the batch for the next step."""
 
     module: str
     function: str
@@ -66,12 +66,12 @@ class SqlStep:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Whose code it calls."""
+        """The modules whose code it calls."""
         return ()
 
     @property
     def statement(self) -> str:
-        """Its SQL, "" for a function."""
+        """The step's SQL, "" for a function."""
         return self.text
 
 
@@ -87,7 +87,7 @@ def has_python(steps: Sequence[Step]) -> bool:
 
 
 def is_allowed(module: str, patterns: Sequence[str]) -> bool:
-    """``*`` in a pattern stands for any characters: ``marts.*`` are all modules inside ``marts``."""
+    """Returns whether a pattern matches; ``*`` matches any characters: ``marts.*`` are all modules inside ``marts``."""
     return any(fnmatchcase(module, pattern) for pattern in patterns)
 
 

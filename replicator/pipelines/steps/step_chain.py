@@ -32,7 +32,7 @@ StepFunction = Callable[[pa.RecordBatch, object], pa.RecordBatch]
 
 
 class StepFailedError(Exception):
-    """``reason`` is for people, and holds no value of a row."""
+    """``reason`` is for users, and holds no value of a row."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -41,8 +41,8 @@ class StepFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BoundStep:
-    """``number`` counts from 1. ``schema`` are the columns that it gives. ``sql`` is None for a function, which is imported where
-    it is called first: so a step can be sent to a task."""
+    """``number`` counts from 1. ``schema`` are its resulting columns. ``sql`` is None for a function, which is imported
+    where it is called first: so a step can be sent to a task."""
 
     number: int
     step: Step
@@ -54,7 +54,7 @@ class BoundStep:
         return f"step {self.number} ({self.step.name})"
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Raises StepFailedError, and TransientError for SQL that nobody can evaluate any more."""
+        """Raises StepFailedError, and TransientError for SQL if the JVM is gone."""
         match self.step:
             case PythonStep():
                 given = _called(self.called, self.step, batch)
@@ -101,7 +101,7 @@ class StepChain:
         return tuple(bound)
 
     def apply(self, batch: pa.RecordBatch, bound: Sequence[BoundStep]) -> pa.RecordBatch:
-        """What the last step gives. ``bound`` is from ``bind``. Raises StepFailedError, TransientError."""
+        """Returns the result of the last step. ``bound`` is from ``bind``. Raises StepFailedError, TransientError."""
         for each in bound:
             batch = each.apply(batch)
             for name in self.key:
@@ -142,7 +142,8 @@ def _bound_sql(number: int, step: SqlStep, schema: pa.Schema, engine: SqlEngine)
 
 
 def check_statements(steps: Sequence[Step]) -> None:
-    """Without any columns. Blocks for the seconds that a JVM takes. Raises UsageError; TransientError."""
+    """Checks the statements without any columns. Blocks for the seconds that a JVM takes. Raises UsageError;
+    TransientError."""
     from pgsluice.replicator.pipelines.steps.sql_engine import SqlEngine
 
     engine = SqlEngine({})
