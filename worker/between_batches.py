@@ -1,7 +1,8 @@
-"""What a worker does while no batch is in hand: an ordered list of duties, each of which has its turn about twice a second.
+"""The worker's duties between batches: an ordered list; each has its turn about twice a second, or once a second while
+the worker rests.
 
-While the worker rests they have theirs once a second. A duty that fails for now is tried again at its next turn, and keeps no
-other from its own. A new one is a method here and a line in the list.
+A duty that fails for now is tried again at its next turn, and does not delay the others. A new one is a method here and
+a line in the list.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """``at_end``: it has a last turn when the batches have ended by themselves. ``is_check``: what it raises ends the worker."""
+    """``at_end``: it has a last turn when the batches have ended on their own. ``is_check``: its error ends the worker."""
 
     name: str
     do: Callable[[], None]
@@ -55,14 +56,15 @@ class BetweenBatches:
         )
 
     def follow(self, stopping: Stopping) -> None:
-        """Returns when the batches end by themselves. Raises StopRequested, or the PgsluiceError that ended them or a duty."""
+        """Returns when the batches end on their own. Raises StopRequested, or the PgsluiceError that ended them or a
+        duty."""
         stopping.check()
         while not self._batches.ended(self._pause_s()):
             for duty in self._duties:
                 self._take_turn(duty)
             stopping.check()
         if self._worker.target is None:
-            # no cause: a part of ours ended
+            # no cause: a part of the worker ended
             raise TransientError("the batches ended by themselves", "start the worker again")
         for duty in self._duties:
             if duty.at_end:
@@ -89,7 +91,7 @@ class BetweenBatches:
         if not copy_end.may_be_reached(applied) or not self._worker.loop.run(copy_end.is_reached(applied)):
             return
         if applied.catch_up is not None:
-            self._worker.sink.finish_copy()  # other tables go on meanwhile
+            self._worker.sink.finish_copy()  # other tables continue meanwhile
         elif not self._batches.between_batches(self._worker.sink.finish_copy, POLL_INTERVAL_S):
             return
         copy_end.note_handled(applied)

@@ -1,7 +1,7 @@
-"""One asyncio loop on a thread of its own, for code that is called synchronously (sinks, the driver, Spark tasks).
+"""One asyncio loop on a separate thread, for code that is called synchronously (sinks, the driver, Spark tasks).
 
-The loop keeps running between calls, so that a NATS connection made on it answers pings and reconnects by itself. A task that
-runs on it in the background is watched: none may die alone and leave a process that only looks alive.
+The loop keeps running between calls, so that a NATS connection made on it answers pings and reconnects automatically.
+Background tasks on it are watched: none may die unnoticed and leave a process that only seems alive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STOP_DEADLINE_S = 1.0
 T = TypeVar("T")
 
 Ended = Callable[[BaseException], None]
-"""Told why a task ended, on its event loop."""
+"""Called with the error that ended a task, on its event loop."""
 
 
 class EventLoopThread:
@@ -36,7 +36,8 @@ class EventLoopThread:
         _running.add(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """What ``coroutine`` returns or raises; TimeoutError after ``timeout_s``, and the coroutine is cancelled."""
+        """Returns the result of ``coroutine``, or raises its error; TimeoutError after ``timeout_s``, and the coroutine
+        is cancelled."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result(timeout_s)
@@ -69,7 +70,7 @@ def _stop_running() -> None:
 
 
 async def _cancel_others() -> None:
-    """A call that was given up may still have a connection to close."""
+    """Cancels remaining calls, which may still have a connection to close."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -78,9 +79,10 @@ async def _cancel_others() -> None:
 
 
 class WatchedTask:
-    """Runs ``call`` on the running event loop; ``on_ended`` is told when it ends in any way but by ``cancel``.
+    """Runs ``call`` on the running event loop; ``on_ended`` is called when it ends in any way except ``cancel``.
 
-    That it is cancelled by somebody else is such a way: a call of the NATS client ends so when its connection is closed."""
+    A cancellation by other code is such a way: a call of the NATS client ends so when its connection is closed.
+    """
 
     def __init__(self, name: str, call: Coroutine[Any, Any, None], on_ended: Ended) -> None:
         self._name = name

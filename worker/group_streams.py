@@ -1,6 +1,6 @@
-"""The group's two streams as the worker's driver sees them.
+"""The group's two streams, for the worker's driver.
 
-It asks whether they are there, where to go on, and whether they still are what they were.
+It checks whether they exist, where to continue, and whether they are still the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHECK_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Of those streams that there are."""
+    """The states of existing streams."""
 
     changes: StreamState | None
     snapshot: StreamState | None
@@ -52,13 +52,14 @@ class GroupStreams:
         self._checked_at = time.monotonic()
 
     def exist(self) -> bool:
-        """Whether there is either, and the state bucket, which the replicator makes after them. A group that only copied has no
-        change stream."""
+        """Returns whether there is either, and the state bucket, which the replicator makes after them. A group that
+        only copied has no change stream.
+        """
         states = self._loop.run(self._states())
         return bool(states.changes or states.snapshot) and self._loop.run(self._bucket.exists())
 
     def suspect_typo(self) -> str:
-        """What may be wrong when they do not exist for long."""
+        """Returns what may be wrong when they do not exist for long."""
         group = self._names.group
         try:
             groups = self._loop.run(list_groups(self._client))
@@ -67,21 +68,21 @@ class GroupStreams:
         return f"group {group!r} is misspelt, or nats-url names another NATS; {describe_groups(groups)}"
 
     def created(self) -> str:
-        """Identifies the change stream; "" while there is none."""
+        """Identifies the change stream; "" without one."""
         if not self._created:
             changes = self._loop.run(self._changes.state())
             self._created = changes.created if changes else ""
         return self._created
 
     def published(self) -> tuple[LSN, StreamState | None]:
-        """As ``read_published``."""
+        """Like ``read_published``."""
         return self._loop.run(read_published(self._bucket))
 
     def find_start(self, applied: Applied) -> Start:
-        """Where to go on in the streams as they are now. ``applied`` is what the sink said before this call.
+        """Returns where to continue in the current streams. ``applied`` is the sink's position before this call.
 
-        Raises StreamBehindError while the change stream ends before what is applied, and the replicator may publish it again;
-        HistoryError when it found that it cannot, or when the streams are not those that were applied.
+        Raises StreamBehindError while the change stream ends before what is applied, and the replicator may publish it
+        again; HistoryError when it found that it cannot, or when the streams are not the applied ones.
         """
         states = self._loop.run(self._states())
         check_snapshot_position(self._names, applied, states.snapshot)
@@ -96,12 +97,12 @@ class GroupStreams:
             raise HistoryError(f"{error.fact}, and the replicator stopped: {halt.fact}", halt.remedy) from None
 
     def lag(self, applied: Applied) -> Lag:
-        """How far what is applied is behind the end of the change stream."""
+        """Returns the lag of the applied position at the end of the change stream."""
         return self._loop.run(self._lag(applied))
 
     def check_now_and_then(self, applied: Applied) -> None:
-        """Every CHECK_INTERVAL_S: a stream that was put back under a running worker would only look idle to it. Raises
-        HistoryError or StreamBehindError; never because NATS does not answer, for then nothing is known."""
+        """Checks every CHECK_INTERVAL_S: a stream that was put back under a running worker would only seem idle. Raises
+        HistoryError or StreamBehindError; never because NATS does not answer."""
         if time.monotonic() - self._checked_at < CHECK_INTERVAL_S:
             return
         self._checked_at = time.monotonic()
@@ -112,21 +113,21 @@ class GroupStreams:
         check_goes_on(self._names, applied, state)
 
     def id_prefix(self) -> str:
-        """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
+        """Prefix of the ids of the replicator's change messages; "" for a group that only copied."""
         if self._id_prefix is None:
             self._id_prefix = self._loop.run(publisher_prefix(self._bucket, self._names))
         return self._id_prefix
 
     def is_text_unchecked(self) -> bool:
-        """Whether the source's text may be no UTF-8. The replicator tells before its first message, so it is known when there is
-        a batch."""
+        """True if the source's text may be other than UTF-8. The replicator reports it before its first message, so it
+        is known when there is a batch."""
         if self._is_text_unchecked is None:
             self._is_text_unchecked = self._loop.run(is_text_unchecked(self._bucket))
         return bool(self._is_text_unchecked)
 
     async def _repeats_commits(self) -> bool:
-        """Whether another group's worker publishes this one. What it copies and replays commits where the change before did, so
-        that transaction is no proof that nothing behind it was removed."""
+        """Returns whether another group's worker publishes this one. Rows that it copies and replays commit at the LSN
+        of the change before, so that transaction is no proof that nothing after it was removed."""
         entry = await self._bucket.read(GROUP_KEY, GroupRecord) if await self._bucket.exists() else None
         publisher = None if entry is None else entry.value.publishing_worker
         return publisher is not None and publisher[0] != self._names.group

@@ -1,4 +1,4 @@
-"""A worker that may apply: its streams are there, its lease is held, its sink is open."""
+"""A worker that may apply: its streams exist, its lease is held, its sink is open."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from pgsluice.worker.sinks.sink import Applied, Delivery, Lane, PartitionWriter,
 
 @dataclass(frozen=True, slots=True)
 class RunningWorker:
-    """The parts that batches, and what comes between them, work with. ``transformation`` knows the group's tables. ``target`` is
-    where a worker ends by itself; None: it goes on for ever. Spark may still be starting. ``paused_tables`` tells which
-    ones people have paused now."""
+    """The parts that batches, and what comes between them, work with. ``transformation`` knows the group's tables.
+    ``target`` is where a worker ends; None: it runs indefinitely. Spark may still be starting. ``paused_tables``
+    returns the currently paused tables."""
 
     settings: WorkerSettings
     loop: EventLoopThread
@@ -62,29 +62,30 @@ class RunningWorker:
     metrics: WorkerMetrics
     paused_tables: Callable[[], frozenset[int]] = frozenset
     rereading: Rereading = field(default_factory=Rereading)
-    """For a sink that reads the stream again."""
+    """Used by a sink that reads the stream again."""
 
     def meet_definitions(self, plan: PlannedBatch, owned: Ownership) -> None:
-        """Before a batch is written. Raises TerminalError when a person is needed before one of them, TransientError."""
+        """Judges definitions before a batch is written. Raises TerminalError when an operator must act before one of
+        them, TransientError."""
         if plan.definitions:
             reader = ChangeReader(self.connection, self.streams.id_prefix())
             self.definitions.meet(read_arrivals(reader, plan.definitions, owned))
 
     def task(self, writer: PartitionWriter, owned: Ownership) -> PartitionTask:
-        """What the tasks of a batch are given, as dead letters are now."""
+        """Returns the parameters of a batch's tasks, with the current dead letters."""
         task = self._task(writer, owned)
         if isinstance(self.sink, EventSink):
             self.rereading.go_by(task)
         return task
 
     def let_reread(self) -> None:
-        """To be called before the first batch."""
+        """Prepares rereading; call it before the first batch."""
         if isinstance(self.sink, EventSink):
             self.rereading.go_by(self._task(DiscardingWriter(), NEVER_COPIED))
             self.sink.reread_by(self.rereading)
 
     def note_held(self) -> None:
-        """Which messages the sink needs again."""
+        """Reports the messages that the sink needs again."""
         if isinstance(self.sink, EventSink):
             self.report.note_held(self.sink.held())
 
@@ -104,7 +105,7 @@ class RunningWorker:
         )
 
     def owned(self, plan: PlannedBatch) -> Ownership:
-        """Whose the changes of a batch are, as the ledger is now. Raises TransientError."""
+        """Returns the ownership of a batch's changes, by the current ledger. Raises TransientError."""
         current = self.loop.run(self.ownership.current())
         if isinstance(self.sink, EventSink) and plan.lane is not Lane.COPIED:
             current = NEVER_COPIED
@@ -121,7 +122,7 @@ class RunningWorker:
         self.spark.warm_up(WarmUp(self.settings.nats, self.settings.group))
 
     def planner(self) -> BatchPlanner:
-        """How batches are cut."""
+        """Returns the planner of batches."""
         limit = BatchLimit(self.settings.batch_messages, self.settings.batch_bytes)
         copies = Copies(
             unready=lambda sequence: self.loop.run(self.ownership.unready(sequence)),
@@ -136,19 +137,19 @@ class RunningWorker:
         )
 
     def note_paused_tables(self) -> None:
-        """To be called with no batch in hand: what is planned from now on holds their changes back."""
+        """Reports the paused tables; call it between batches: later plans hold their changes back."""
         if isinstance(self.sink, TwoLaneSink):
             self.report.note_paused_tables(self.paused_tables())
 
     def look_for_ready_tables(self) -> None:
-        """Looks whether tables became ready. Call it where batches pause: a table can become ready without a batch. Does nothing
-        when all tables are ready. Raises TransientError."""
+        """Checks whether tables became ready. Call it between batches: a table can become ready without a batch. Does
+        nothing when all tables are ready. Raises TransientError."""
         if self.report.waits_for_tables:
             published, stream = self.streams.published()
             self.report.note_tables(self.loop.run(self.ownership.after_copy()), published, stream)
 
     def note_batch(self, applied: Applied, figures: BatchFigures, batch: BatchRecord) -> None:
-        """To be called after each commit with the new position and what the batch brought."""
+        """Notes a batch; call it after each commit with the new position and the batch's figures."""
         self.metrics.note_batch(figures)
         self.note_held()
         if isinstance(self.sink, ComparingSink):

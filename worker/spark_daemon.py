@@ -21,7 +21,8 @@ if __name__ == "__main__":
     reuse_freed_memory()
     for module in os.environ.get(PRELOAD, "").split():
         importlib.import_module(module)
-    gc.freeze()  # Python workers collect garbage after each task; what is imported here is none, and 20 ms to look at
-    # A supervisor that sends a signal to every process of ours means the driver, which then ends the JVM, whose end ends us.
+    gc.freeze()  # Python workers collect garbage after each task; imported modules are never garbage, and take 20 ms to check
+    # A supervisor that sends a signal to every process of pgsluice means the driver, which then ends the JVM, whose end
+    # ends this process.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     daemon.manager()

@@ -1,4 +1,4 @@
-"""What a worker says while Spark is not ready for its first batch."""
+"""Log messages while Spark is not ready for the first batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WaitingForExecutors:
 
 
 def log_failed_warm_up(warm_up: Future[None]) -> None:
-    """It is only for speed; what made it fail will fail the first batch, with a better sentence."""
+    """Logs a failed warm-up. It is only for speed; the same error will fail the first batch, with a better message."""
     error = None if warm_up.cancelled() else warm_up.exception()
     if error is not None:
         log.info("warming up failed", reason=failure_reason(error) if isinstance(error, Exception) else type(error).__name__)

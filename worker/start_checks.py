@@ -1,6 +1,6 @@
-"""What is wrong with a worker's settings, said at once and before anything is started or waited for.
+"""Checks a worker's settings: all errors are reported at once and before anything is started or waited for.
 
-And with its rules, when it is known which tables there are.
+Checks its rules too, when the tables are known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = telemetry.logger(__name__)
 
 
 def check_start(settings: WorkerSettings) -> Transformation:
-    """What the files of rules and routes say. Raises UsageError or TerminalError."""
+    """Returns the rules and routes of the files. Raises UsageError or TerminalError."""
     found, transformation = Findings(Subject.MACHINE), Transformation()
     with found.looking("worker-name"):
         check_worker_name(settings.name)
@@ -42,7 +42,7 @@ def check_start(settings: WorkerSettings) -> Transformation:
 
 
 def warn_of_destination(sink: Sink, applied: Applied, transformation: Transformation, tables: Sequence[Table] | None) -> None:
-    """Logs what ``sink`` foresees before the first row comes. ``tables`` are those that the replicator has named."""
+    """Logs what ``sink`` foresees before the first row comes. ``tables`` are from the replicator's record."""
     if isinstance(sink, ForeseeingSink) and applied == NOTHING_APPLIED and tables is not None:
         routed = transformation.knowing(tables)
         for sentence in sink.foresee([destination for table in tables for destination in routed.destinations(table)]):
@@ -63,7 +63,8 @@ def check_places(sink: Sink, transformation: Transformation, tables: Sequence[Ta
 
 
 def check_transformation(transformation: Transformation, tables: Sequence[Table]) -> Transformation:
-    """The same, knowing the tables that the replicator publishes. Raises UsageError when it does not fit them."""
+    """Returns the transformation with the tables that the replicator publishes. Raises UsageError when it does not fit
+    them."""
     check_tables(transformation, tables)
     for warning in transformation.warnings(tables):
         log.warning("a rule may surprise", reason=warning)

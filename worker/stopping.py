@@ -1,4 +1,4 @@
-"""Being asked to stop or to rest: whatever waits ends by one exception, and a batch in hand is finished first."""
+"""Requests to stop or to rest: all waits end by one exception, and a current batch is finished first."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class StopRequested(Exception):  # noqa: N818  nothing failed
 
 
 class PauseRequested(Exception):  # noqa: N818  nothing failed
-    """The worker is to rest: what it does ends as for a stop, and begins anew when it may go on."""
+    """The worker must rest: its work ends as for a stop, and begins again when it is resumed."""
 
 
 class Patience(Protocol):
-    """What is said while something is waited for, and how long to pause before it is asked for again."""
+    """Messages and pauses of a wait."""
 
     @property
     def waiting_for(self) -> str:
-        """For people, who are told nothing when it is ""."""
+        """The text for the log; nothing is logged when it is ""."""
         ...
 
     def pause_after(self, error: TransientError | None) -> float:
@@ -44,10 +44,10 @@ class Patience(Protocol):
 
 
 class Stopping:
-    """Whether this process was asked to stop or to rest, and what waits until it was. Any thread may call."""
+    """Requests to stop or to rest, and waits that end by them. Any thread may call."""
 
     def __init__(self, pulse: Pulse) -> None:
-        """``pulse`` is told what is waited for."""
+        """``pulse`` gets the current wait."""
         self._pulse = pulse
         self._requested = threading.Event()
         self._is_pause_wanted = False
@@ -57,8 +57,8 @@ class Stopping:
         self._failure: BaseException | None = None
 
     def request(self) -> None:
-        """In force in a moment. May be called from a signal's handler: the thread that it interrupts may hold an event's lock,
-        so another one sets it, and is begun without any lock."""
+        """Requests a stop, effective in a moment. May be called from a signal's handler: the thread that it interrupts
+        may be holding an event's lock, so another one sets it, and is begun without any lock."""
         _thread.start_new_thread(self._request, ())
 
     def _request(self) -> None:
@@ -66,7 +66,7 @@ class Stopping:
         self._interrupted.set()
 
     def pause(self, *, is_wanted: bool) -> None:
-        """The worker is to rest from now on, or may go on. That ends no wait before ``rest`` was called first."""
+        """Pauses the worker from now on, or resumes it. That ends no wait before ``rest`` was called first."""
         self._is_pause_wanted = is_wanted
         if is_wanted and self._may_pause:
             self._interrupted.set()
@@ -77,7 +77,7 @@ class Stopping:
 
     @property
     def is_requested(self) -> bool:
-        """Whether to stop."""
+        """Returns whether a stop was requested."""
         return self._requested.is_set()
 
     def rest(self) -> None:
@@ -95,7 +95,7 @@ class Stopping:
         self._pulse.activity = before
 
     def end_with(self, error: BaseException) -> None:
-        """A task in the background has ended, and with it this process: ``raise_failure`` says why."""
+        """Ends this process because a background task has ended: ``raise_failure`` raises the error."""
         log.warning("stopping, for a part of this worker has ended", reason=str(error) or type(error).__name__)
         self._failure = self._failure or error
         self._request()
@@ -113,8 +113,8 @@ class Stopping:
             raise PauseRequested
 
     def wait_for(self, question: Callable[[], T | None], patience: Patience) -> T:
-        """What ``question`` answers as soon as it answers something and raises no TransientError. Raises as ``check``
-        when that comes first."""
+        """Returns the answer of ``question`` as soon as it returns one and raises no TransientError. Raises as
+        ``check`` when that comes first."""
         while True:
             self.check()
             raised = None
@@ -127,7 +127,7 @@ class Stopping:
                 return answer
             pause_s = patience.pause_after(raised)
             if raised is not None or patience.waiting_for:
-                # no cause: the fact says what is waited for
+                # no cause: the fact names what is waited for
                 self._pulse.waits(raised or TransientError(f"waiting for {patience.waiting_for}"), pause_s)
             self._interrupted.wait(pause_s)
 
@@ -143,7 +143,7 @@ class Stopping:
 
 
 class Waiting:
-    """Waits for what others do: every WAIT_LOG_INTERVAL_S the log says what, and what else may be the matter (``hint``)."""
+    """Waits for other processes: every WAIT_LOG_INTERVAL_S the log names the wait, and a possible cause (``hint``)."""
 
     def __init__(self, waiting_for: str, hint: Callable[[], str] = lambda: "") -> None:
         self.waiting_for = waiting_for
@@ -159,7 +159,7 @@ class Waiting:
 
 
 class Retrying:
-    """Does again what failed, after pauses that double. ``event`` is what the log says of a failure that is news."""
+    """Retries, after pauses that double. ``event`` is the log message of a new failure."""
 
     waiting_for = ""
 

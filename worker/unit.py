@@ -21,7 +21,7 @@ log = telemetry.logger(__name__)
 
 
 class WorkerUnit:
-    """``stopping`` is told what is desired: to rest, to go on, or to end."""
+    """``stopping`` gets the desired state: to rest, to continue, or to end."""
 
     def __init__(self, worker: str, bucket: StateBucket, loop: EventLoopThread, stopping: Stopping, pulse: Pulse) -> None:
         self._loop = loop
@@ -34,12 +34,12 @@ class WorkerUnit:
 
     @property
     def paused_tables(self) -> frozenset[int]:
-        """Oids of those that people have paused."""
+        """Oids of the currently paused tables."""
         return self._tables.value.oids
 
     def obey(self) -> bool:
-        """From now on, also while the lease is waited for; True. Raises TransientError when the broker does not answer the first
-        time."""
+        """Begins to apply the desired state, also while the lease is waited for; returns True. Raises TransientError
+        when the broker does not answer the first time."""
         self._loop.run(self._desired.look())
         self._desired.obey()
         self._loop.run(self._look_at_tables())
@@ -48,12 +48,12 @@ class WorkerUnit:
         return True
 
     def report(self) -> None:
-        """From now on; with the lease no other process is this worker."""
+        """Begins reports; with the lease no other process is this worker."""
         self._report.is_claimed = True
         self._loop.run(self._begin("the record of the process", self._report.run()))
 
     def watch(self, alerts: AlertWatch) -> None:
-        """From now on, as long as this process is the unit."""
+        """Begins alerts, as long as this process is the unit."""
         self._loop.run(self._begin("the alerts", alerts.run()))
 
     async def _look_at_tables(self) -> None:
@@ -64,11 +64,11 @@ class WorkerUnit:
         self._tasks.append(WatchedTask(name, call, self._stopping.end_with))
 
     async def disobey(self) -> None:
-        """Nothing that is desired from now on is heard."""
+        """Stops applying the desired state."""
         while self._tasks:
             await self._tasks.pop().cancel()
 
     async def tell_end(self, ended_by: BaseException | None) -> None:
-        """To be called while the lease is held: tells others what ended the process; None: nothing failed."""
+        """Records the error that ended the process (None: nothing failed); call it while the lease is held."""
         await self.disobey()
         await self._report.tell_end(ended_by, is_finished=not self._stopping.is_requested)

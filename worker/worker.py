@@ -62,7 +62,7 @@ CLOSE_TIMEOUT_S = 5.0
 CANCEL_INTERVAL_S = 0.2
 
 MOST_CORES_OF_A_CLUSTER = 4
-"""Unless the user says another number: a batch of the usual size has so many partitions."""
+"""Default limit: a batch of the usual size has this many partitions."""
 
 log = telemetry.logger(__name__)
 
@@ -86,8 +86,8 @@ def run(settings: WorkerSettings, new_sink: NewSink) -> None:
 
 
 class Worker:
-    """One run of one worker. What is made on the way is closed in the order that loses nothing: no new batch, then the sink, then
-    the lease, then the connections."""
+    """One run of one worker. Parts are closed in a sequence that loses nothing: no new batch, then the sink, then the
+    lease, then the connections."""
 
     def __init__(self, settings: WorkerSettings, new_sink: NewSink, transformation: Transformation) -> None:
         self._settings = settings
@@ -104,7 +104,7 @@ class Worker:
         self._spark = Spark(f"pgsluice {settings.group} {settings.name}", spark_settings, "pgsluice.worker.spark_daemon")
         self._starter = ThreadPoolExecutor(1, "spark-start")
         self._leaving: list[Callable[[], Awaitable[None]]] = []
-        """What ends the worker's part in the broker, the last one first."""
+        """Calls that end the worker's part in the broker, the last one first."""
         self._closing = contextlib.ExitStack()
         self._vitals = WorkerVitals(settings, self._pulse, self._stopping.end_with)
         for close in (
@@ -118,14 +118,14 @@ class Worker:
         ):
             self._closing.callback(close)
         self._held = contextlib.ExitStack()
-        """What a pause gives back, the last of it first: the batches, and the sink's connections."""
+        """Resources that a pause releases, the last one first: the batches, and the sink's connections."""
         self._held.callback(self._sink.close)
         self._report: ProgressReport | None = None
         self._target: DrainTarget | None = None
         self._paused_tables: Callable[[], frozenset[int]] = frozenset
 
     def request_stop(self) -> None:
-        """The batch in hand is finished, then ``run`` returns. May be called from a signal's handler."""
+        """Requests a stop: the current batch is finished, then ``run`` returns. May be called from a signal's handler."""
         self._stopping.request()
 
     def run(self) -> None:
@@ -149,7 +149,7 @@ class Worker:
     def _run(self) -> None:
         self._vitals.begin()
         client = self._connect()
-        spark_starts = self._starter.submit(self._spark.start)  # seconds of a JVM's start, while we wait for others
+        spark_starts = self._starter.submit(self._spark.start)  # a JVM's start takes seconds, in parallel to other waits
         index = self._index_kafka(client)
         streams = self._existing_streams(client)
         self._become_unit(client)
@@ -172,7 +172,8 @@ class Worker:
         return sink
 
     def _apply(self, client: Client, streams: GroupStreams, bell: Bell, spark_starts: Future[None]) -> None:
-        """From where the sink is now to the end, or to a pause: then it raises PauseRequested, with no batch in hand."""
+        """Applies changes from the sink's position to the end, or to a pause: then it raises PauseRequested, between
+        two batches."""
         running = self._start(client, streams, bell)
         applied, target = running.start.applied, running.target
         if target is not None and target.is_reached(applied):
@@ -194,7 +195,7 @@ class Worker:
             raise
 
     def _finish_batch(self, batches: BatchLoop) -> None:
-        """Returns when the batch in hand is applied, or when that may take for ever: ``BatchLoop.stop`` ends it then."""
+        """Returns when the current batch is applied, or when that may never end: ``BatchLoop.stop`` ends it then."""
         log.info("pausing when the batch in hand is applied")
         batches.finish()
         while not batches.ended(POLL_INTERVAL_S):
@@ -202,7 +203,7 @@ class Worker:
                 return
 
     def _become_unit(self, client: Client) -> None:
-        """Waits for the lease. Raises StopRequested at once when this worker is to be stopped."""
+        """Waits for the lease. Raises StopRequested at once when this worker must stop."""
         settings, bucket = self._settings, StateBucket(client, self._names)
         unit = WorkerUnit(settings.name, bucket, self._loop, self._stopping, self._pulse)
         self._leaving.append(unit.disobey)
@@ -222,7 +223,7 @@ class Worker:
         opening = Retrying("the sink cannot be opened, trying again", settings.retry.target)
         applied = self._stopping.wait_for(self._sink.open, opening)
         self._loop.run(check_report(bucket, settings.name, applied))
-        # In the streams as they are now: we may have waited for the lease for months.
+        # In the current streams: the wait for the lease may have taken months.
         start = find_start(streams, self._sink, applied, self._stopping)
         definitions = WorkerDefinitions(self._loop, bucket, settings, self._sink)
         transformation = definitions.begin(self._checked_transformation(bucket))
@@ -299,7 +300,7 @@ class Worker:
         self._stopping.result_of(asyncio.run_coroutine_threadsafe(acquiring, self._loop.loop))
 
     def _checked_transformation(self, bucket: StateBucket) -> Transformation:
-        """Rules and routes that know the tables which the replicator publishes. Waits for what it says of them."""
+        """Returns rules and routes with the tables that the replicator publishes. Waits for its record of them."""
         transformation = self._transformation
         if not transformation.hash:
             return transformation
@@ -318,7 +319,7 @@ class Worker:
         return registry
 
     def _replay_letters(self, registry: DeadLetterRegistry, transformation: Transformation, applied: Applied) -> Replay:
-        """Replays the letters that are asked for, if that is possible now."""
+        """Replays the requested dead letters, if that is possible now."""
         settings = replace(self._settings, name=replay_name(self._settings.name))
         replay = Replay(registry, transformation, lambda: _expect_missing(self._new_sink(settings), transformation))
         try:
@@ -356,7 +357,7 @@ class Worker:
         return bell
 
     def _find_target(self, client: Client) -> DrainTarget | None:
-        """None: go on for ever."""
+        """Returns None to run indefinitely."""
         until = self._settings.until_sequence
         if not until:
             return None
@@ -364,7 +365,7 @@ class Worker:
         return self._stopping.wait_for(lambda: self._loop.run(find_drain_target(client, self._names, until)), patience)
 
     def _check_executors(self) -> None:
-        """Waits for executors of a cluster, and raises TransientError when they cannot run our tasks."""
+        """Waits for executors of a cluster, and raises TransientError when they cannot run the tasks."""
         files = files_of(self._settings.nats)
         if isinstance(self._sink, FileReadingSink):
             files += self._sink.task_files
@@ -374,14 +375,14 @@ class Worker:
         checking.result()
 
     def _warm_up(self) -> None:
-        """In the background, while the first batch is planned."""
+        """Warms up in the background, while the first batch is planned."""
         warming_up = self._starter.submit(self._spark.warm_up, WarmUp(self._settings.nats, self._settings.group))
         warming_up.add_done_callback(log_failed_warm_up)
         self._held.callback(self._end_jobs, warming_up)
 
     def _end_jobs(self, running: Future[None]) -> None:
         while not wait({running}, CANCEL_INTERVAL_S).done:
-            self._spark.cancel_jobs()  # it may wait for executors, for ever
+            self._spark.cancel_jobs()  # it may wait for executors, without a limit
 
     def _let_go(self) -> None:
         held, self._held = self._held, contextlib.ExitStack()
@@ -399,7 +400,7 @@ class Worker:
 
 
 def _expect_missing(sink: Sink, transformation: Transformation) -> Sink:
-    """Tells ``sink`` in which tables a change may rightly meet no row, and returns it."""
+    """Passes ``sink`` the tables in which a change may correctly meet no row, and returns it."""
     if isinstance(sink, MissingRowSink):
         sink.expect_missing(transformation.may_leave_rows_out)
     return sink

@@ -3,7 +3,7 @@
 
 export type Value = null | boolean | number | string | Value[] | { [name: string]: Value };
 
-/** Where the change comes from; times are 0 for a copied row. */
+/** Origin of the change; times are 0 for a copied row. */
 export interface DebeziumOrigin {
   version: string;
   connector: "postgresql";

@@ -134,7 +134,7 @@ export interface TypeDefinitionForm {
   previous: PreviousTable | PreviousType | null;
 }
 
-/** A command rewrote values, and no line tells which; reason is what pg_event_trigger_table_rewrite_reason returned, a bit mask. */
+/** A command rewrote values, without a line for each; reason is what pg_event_trigger_table_rewrite_reason returned, a bit mask. */
 export interface RewriteForm {
   kind: "rewrite";
   /** The command's tag, like ALTER TABLE */
@@ -151,7 +151,7 @@ export interface GoneForm {
   previous: PreviousTable | PreviousType | null;
 }
 
-/** The source could not tell what the command did. */
+/** The source could not determine the command's effect. */
 export interface UnknownDefinitionForm {
   kind: "unknown";
   /** The command's tag, like ALTER TABLE */
@@ -159,7 +159,7 @@ export interface UnknownDefinitionForm {
   sqlstate: string;
 }
 
-/** A table or a type was altered; _schema and _table are null where the source could not tell which. */
+/** A table or a type was altered; _schema and _table are null if the source could not determine it. */
 export interface FlatDefinition {
   /** Commit LSN of the transaction, and the change's number in it */
   _position: string;

@@ -183,7 +183,7 @@ export interface JsonTypeDefinition {
   previous: PreviousTable | PreviousType | null;
 }
 
-/** A command rewrote values, and no line tells which; reason is what pg_event_trigger_table_rewrite_reason returned, a bit mask. */
+/** A command rewrote values, without a line for each; reason is what pg_event_trigger_table_rewrite_reason returned, a bit mask. */
 export interface JsonRewrite {
   schema: string;
   table: string;
@@ -224,7 +224,7 @@ export interface JsonGone {
   previous: PreviousTable | PreviousType | null;
 }
 
-/** The source could not tell what the command did. */
+/** The source could not determine the command's effect. */
 export interface JsonUnknownDefinition {
   key: null;
   before: null;
@@ -244,7 +244,7 @@ export interface JsonUnknownDefinition {
   table: null;
 }
 
-/** With transactions: where the transaction begins or was committed. */
+/** Begin or commit of a transaction, with transactions. */
 export interface JsonBorder {
   operation: "BEGIN" | "COMMIT";
   /** The transaction's number at the source */

@@ -3,7 +3,7 @@
 
 export type Value = null | boolean | number | string | Value[] | { [name: string]: Value };
 
-/** What identifies a row; the type is empty where nothing does. */
+/** The key of a row; the type is empty if there is none. */
 export interface PgFloKey {
   Type: "PRIMARY KEY" | "UNIQUE" | "FULL" | "";
   Columns: string[];
@@ -146,7 +146,7 @@ export interface TypeDefinitionForm {
   previous: PreviousTable | PreviousType | null;
 }
 
-/** A command rewrote values, and no line tells which; reason is what pg_event_trigger_table_rewrite_reason returned, a bit mask. */
+/** A command rewrote values, without a line for each; reason is what pg_event_trigger_table_rewrite_reason returned, a bit mask. */
 export interface RewriteForm {
   kind: "rewrite";
   /** The command's tag, like ALTER TABLE */
@@ -163,7 +163,7 @@ export interface GoneForm {
   previous: PreviousTable | PreviousType | null;
 }
 
-/** The source could not tell what the command did. */
+/** The source could not determine the command's effect. */
 export interface UnknownDefinitionForm {
   kind: "unknown";
   /** The command's tag, like ALTER TABLE */
@@ -171,7 +171,7 @@ export interface UnknownDefinitionForm {
   sqlstate: string;
 }
 
-/** A table or a type was altered; Schema and Table are null where the source could not tell which. */
+/** A table or a type was altered; Schema and Table are null if the source could not determine it. */
 export interface PgFloDefinition {
   /** A place in the source's write-ahead log */
   LSN: string;

@@ -1,8 +1,8 @@
 """The worker's loop over batches: each is planned, written by Spark tasks, and committed by the sink.
 
-One thread applies batches, one after the other. Where the sink allows it (``Delivery.AHEAD``), another one has the next batch
-planned and written meanwhile. What was written ahead is thrown away when anything goes wrong with the batch before it: its tasks
-were told what to leave out as it was known then.
+One thread applies batches, one after the other. Where the sink allows it (``Delivery.AHEAD``), another one has the next
+batch planned and written meanwhile. A batch written ahead is discarded when anything goes wrong with the batch before
+it: its tasks left out the changes that were known then.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """What the tasks of one attempt answer, which began at ``began_at`` of the monotonic clock; an iterator runs them as it is
-    taken."""
+    """The answers of one attempt's tasks, which began at ``began_at`` of the monotonic clock; an iterator runs them as
+    it is consumed."""
 
     plan: PlannedBatch
     began_at: float
@@ -58,34 +58,35 @@ class WrittenBatch:
 
 
 class BatchLoop:
-    """Applies batches until it is stopped, or until the worker's target is reached. ``stop`` lets the one in hand finish."""
+    """Applies batches until it is stopped, or until the worker's target is reached. ``stop`` lets the current one
+    finish."""
 
     def __init__(self, worker: RunningWorker, planner: BatchPlanner) -> None:
         """``start_batches`` makes one."""
         self.applied = worker.start.applied
-        """What the sink has applied."""
+        """The sink's applied position."""
         self._lane = Lane.COPIED
-        """Of the batch that was applied last: lanes take turns."""
+        """Lane of the batch that was applied last: lanes take turns."""
         self._worker = worker
         self._planner = planner
         self._sink = worker.sink
         self._registry = worker.registry
         self._befores = {lane: worker.start.of(lane).before for lane in (Lane.CHANGES, Lane.CATCH_UP)}
-        """What the next message of each lane names as before it, where that is not what is applied."""
+        """Anchors that the next message of each lane names as before it, if other than the applied one."""
         self._turn = threading.Lock()
-        """Whose turn it is to write to the sink: a batch's (with those that follow it at once), or what comes between them."""
+        """Held by the writer to the sink: a batch (and those that follow it at once), or work between them."""
         self._news = RetryNews()
         self._looking = Backoff(worker.settings.retry.nats)
         self._busy_at = time.monotonic()
         self._asking = 0
-        """How many wait for their turn between batches."""
+        """Number of threads that wait for their turn between batches."""
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._error: PgsluiceError | None = None
         self._writing_ahead = ThreadPoolExecutor(1, "pgsluice-ahead")
         self._ahead: Future[WrittenBatch | None] | None = None
         self._waits = BatchWaits(time.monotonic())
-        """Of the batch in hand."""
+        """Waits of the current batch."""
         self._thread = threading.Thread(target=self._run, name="pgsluice-batches", daemon=True)
 
     def start(self) -> None:
@@ -99,7 +100,7 @@ class BatchLoop:
         return ended
 
     def between_batches(self, work: Callable[[], None], timeout_s: float) -> bool:
-        """Calls ``work`` while no batch is in hand; False when batches left no room for that in time. Raises what it raises."""
+        """Calls ``work`` between two batches; False when batches left no room for that in time. Raises what it raises."""
         self._asking += 1
         try:
             if not self._turn.acquire(timeout=timeout_s):
@@ -117,12 +118,12 @@ class BatchLoop:
         self._planner.wake()
 
     def finish(self) -> None:
-        """No further batch is begun; ``ended`` tells when the one in hand is done with."""
+        """Begins no further batch; ``ended`` returns when the current one is finished."""
         self._stopping.set()
         self._planner.end()
 
     def stop(self) -> None:
-        """Lets the batch in hand finish, for DRAIN_DEADLINE_S at most; what is not committed by then is read again next time."""
+        """Lets the current batch finish, for DRAIN_DEADLINE_S at most; uncommitted changes are read again next time."""
         self.finish()
         if self._batch_ends(time.monotonic() + DRAIN_DEADLINE_S):
             self._turn.release()
@@ -136,7 +137,8 @@ class BatchLoop:
         self._writing_ahead.shutdown(wait=False, cancel_futures=True)
 
     def _batch_ends(self, deadline: float) -> bool:
-        """Whether the batch in hand has ended by then: then the turn is ours. One that waits for executors does not end."""
+        """Returns whether the current batch has ended by then: then the caller holds the turn. One that waits for
+        executors does not end."""
         while not self._turn.acquire(timeout=EXECUTOR_CHECK_INTERVAL_S):
             if time.monotonic() > deadline or not self._worker.spark.executors:
                 return False
@@ -164,7 +166,7 @@ class BatchLoop:
                 self._apply_while_there_are_more(plan)
             self._busy_at = time.monotonic()
         if self._is_target_reached:
-            with contextlib.suppress(TransientError):  # only people read when tables became ready
+            with contextlib.suppress(TransientError):  # the times when tables became ready are only for readers
                 self._worker.look_for_ready_tables()
 
     @property
@@ -191,9 +193,9 @@ class BatchLoop:
             return None
 
     def _keep_warm(self) -> None:
-        """The first change after an hour is to be as fast as any; what the last load needed is for others now."""
+        """Keeps Spark warm, so that the first change after an hour is as fast as any; returns memory of the last load."""
         if time.monotonic() - self._busy_at >= KEEP_WARM_INTERVAL_S:
-            with contextlib.suppress(PySparkException, Py4JError):  # the next batch will say it better
+            with contextlib.suppress(PySparkException, Py4JError):  # the next batch will report it better
                 self._worker.keep_warm()
             give_back_freed_memory()
             self._busy_at = time.monotonic()
@@ -204,7 +206,7 @@ class BatchLoop:
             try:
                 self._apply_until_done(plan, written)
             except TerminalError:
-                # The worker still applies the transactions before the one that needs a person.
+                # The worker still applies the transactions before the one that needs an operator.
                 if not self._planner.separate(plan):
                     raise
                 return
@@ -246,7 +248,7 @@ class BatchLoop:
                 log.warning("a Spark job failed, trying again", reason=failure_reason(error), pause_s=round(pause_s, 3))
             written = None
             self._waits.attempts += 1
-            self._take_ahead()  # and thrown away; its tasks are done by then, so what they leave behind is known
+            self._take_ahead()  # and discarded; its tasks are done by then, so their results are known
             self._stopping.wait(pause_s)
 
     def _note_failure(self, error: TransientError, pause_s: float) -> None:
@@ -255,7 +257,7 @@ class BatchLoop:
         self._waits.note(error)
 
     def _write(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
-        """Has tasks write a batch; whoever takes STREAMED answers does."""
+        """Starts the tasks of a batch; with STREAMED answers they run as the caller consumes them."""
         owned = self._worker.owned(plan)
         self._worker.meet_definitions(plan, owned)
         began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer, owned)
@@ -327,7 +329,7 @@ class BatchLoop:
         return self._write(following, writer)
 
     def _take_ahead(self) -> WrittenBatch | None:
-        """What was written ahead; None when nothing was, or it failed: then it is tried again in its turn."""
+        """Returns the batch written ahead; None without one, or if it failed: then it is tried again in its turn."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BrokerConnection:
-    """A group's broker, over a ``client`` that whoever made it closes; ``loop`` is the one that it runs on."""
+    """A group's broker, over a ``client`` that its creator closes, running on ``loop``."""
 
     def __init__(self, names: GroupNames, loop: EventLoopThread, client: Client | None) -> None:
         self.names = names
@@ -25,7 +25,7 @@ class BrokerConnection:
         self._client = client
 
     def ask(self, question: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **more: P.kwargs) -> T:
-        """What ``await question(client, *arguments)`` returns or raises."""
+        """Returns the result of ``await question(client, *arguments)``, or raises its error."""
         return self._loop.run(self._ask(question, *arguments, **more))
 
     async def _ask(self, question: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **more: P.kwargs) -> T:
@@ -37,8 +37,8 @@ class BrokerConnection:
 
 
 class OwnConnection(BrokerConnection):
-    """Connects at the first call, and again at the next call when that failed with TransientError. ``role`` is what NATS's lists
-    of connections call it, beside the group."""
+    """Connects at the first call, and again at the next call when that failed with TransientError. ``role`` is its name
+    in NATS's lists of connections, in addition to the group."""
 
     def __init__(self, settings: NatsSettings, group: str, role: str = "worker") -> None:
         super().__init__(GroupNames(group), EventLoopThread("pgsluice-nats"), None)
@@ -61,7 +61,8 @@ _connections: dict[tuple[NatsSettings, str, str], OwnConnection] = {}
 
 
 def process_connection(settings: NatsSettings, group: str, role: str = "worker") -> OwnConnection:
-    """This process's connection for that group and role; made at the first call and kept as long as the process."""
+    """Returns this process's connection for that group and role; made at the first call and kept as long as the
+    process."""
     key = (settings, group, role)
     connection = _connections.get(key)
     if connection is None:

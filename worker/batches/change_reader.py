@@ -41,16 +41,16 @@ BodyElsewhere = Callable[[MessageHeaders, bytes], bytes]
 
 
 def unreadable_elsewhere(headers: MessageHeaders, named: bytes) -> bytes:
-    """For a reader that knows no Kafka: raises WireError."""
+    """Raises WireError, for a reader without Kafka."""
     return headers.body([named])
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a message's headers say about the stream up to and including it; ``bytes_before`` excludes the message itself. Bytes
-    are those of bodies before compression. ``begins``: its first change is the first of a transaction. ``anchor`` is that of its
-    last change. ``ddl`` is the newest sequence up to here that holds a definition (of chunks the last one), 0 when none does.
-    ``chunks`` is how many its body came in."""
+    """The facts about the stream up to and including a message, from its headers; ``bytes_before`` excludes the message
+    itself. Bytes are of bodies before compression. ``begins``: its first change is the first of a transaction.
+    ``anchor`` is its last change's. ``ddl`` is the newest sequence up to here that holds a definition (of chunks the
+    last one), 0 when none does. ``chunks`` is how many its body came in."""
 
     sequence: int
     settled: int
@@ -63,15 +63,15 @@ class Mark:
 
 
 async def publisher_prefix(bucket: StateBucket, names: GroupNames) -> str:
-    """What the ids of the replicator's change messages begin with; "" for a group that only copied."""
+    """Returns the prefix of the ids of the replicator's change messages; "" for a group that only copied."""
     entry = await bucket.read(GROUP_KEY, GroupRecord)
     return f"{entry.value.system_id}/{names.slot}/" if entry else ""
 
 
 class ChangeReader:
-    """Blocking calls; every one raises TransientError when NATS does not answer. ``id_prefix`` is what the ids of the group's own
-    messages begin with: whoever may publish on the subject is not the replicator by that. ``elsewhere`` gives bodies that lie in
-    Kafka."""
+    """Blocking calls; every one raises TransientError when NATS does not answer. ``id_prefix`` begins the ids of the
+    group's own messages, to recognize messages of other publishers on the subject. ``elsewhere`` returns bodies that
+    lie in Kafka."""
 
     def __init__(
         self, connection: BrokerConnection, id_prefix: str = "", elsewhere: BodyElsewhere = unreadable_elsewhere
@@ -108,12 +108,12 @@ class ChangeReader:
         return [mark for message in messages if message.sequence <= last_sequence and (mark := _mark(message)) is not None]
 
     def bodies(self, first_sequence: int, last_sequence: int) -> Iterator[Body]:
-        """The bodies whose first chunk lies in the range, in order.
+        """Yields the bodies whose first chunk lies in the range, in order.
 
-        Chunks at the start that belong to a body before the range are left out; a body that begins in the range is read to its
-        end, even past ``last_sequence``. A group of chunks that was begun again (its publisher died) is left out too: the
-        same changes follow. Raises TerminalError when a message in the range is missing or somebody else's, WireError when it is
-        not what the format says.
+        Chunks at the start that belong to a body before the range are left out; a body that begins in the range is read
+        to its end, even past ``last_sequence``. A group of chunks that was begun again (its publisher died) is left out
+        too: the same changes follow. Raises TerminalError when a message in the range is missing or another
+        publisher's, WireError when it is malformed.
         """
         pending: list[bytes] = []
         pending_first = pending_ordinal = 0
@@ -149,10 +149,11 @@ class ChangeReader:
 def consecutive_messages(
     connection: BrokerConnection, stream_of: Callable[[Client], Stream], first_sequence: int, last_sequence: int
 ) -> Iterator[StoredMessage]:
-    """Every message of a stream from ``first_sequence`` on, also behind ``last_sequence`` for whoever goes on: those are not
-    asked for before. Asks again when an answer is short (a follower that lags).
+    """Yields every message of a stream from ``first_sequence`` on, also after ``last_sequence`` if the caller
+    continues: those are not requested before. Asks again when an answer is short (a follower that lags).
 
-    Raises MissingMessagesError at a gap, TransientError when the next message does not come within SHORT_ANSWER_DEADLINE_S.
+    Raises MissingMessagesError at a gap, TransientError when the next message does not come within
+    SHORT_ANSWER_DEADLINE_S.
     """
     expected = first_sequence
     deadline = time.monotonic() + SHORT_ANSWER_DEADLINE_S

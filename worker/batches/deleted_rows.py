@@ -1,4 +1,4 @@
-"""Rows of a pipeline that say themselves that they are deleted: they go on as what is to be deleted, of which the key counts."""
+"""Deleted rows of a pipeline, marked by a column: they continue as deletes with only the key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def check_deletes(copied: CopiedRows, writer: object) -> None:
 
 
 def split_deleted(copied: CopiedRows) -> list[CopiedRows]:
-    """The rows that are there, and those that are deleted, without what is not of their key. One of both where it has no rows."""
+    """Splits into existing and deleted rows, the latter without columns outside their key. Returns one of both if the
+    other has no rows."""
     if copied.mark.deletes is None or not copied.rows:
         return [copied]
     lines = split_lines(bytes(copied.data))
@@ -38,7 +39,7 @@ def split_deleted(copied: CopiedRows) -> list[CopiedRows]:
 
 
 def _values(line: bytes) -> list[Value]:
-    """With their escapes, which no boolean has."""
+    """Returns the fields with their escapes, which no boolean has."""
     return [None if field == _NULL else field for field in split_fields(line)]
 
 

@@ -1,7 +1,8 @@
-"""Whose a change is: the copy's, which holds it already, or the change stream's.
+"""Decides which source a change belongs to: the copy, which holds it already, or the change stream.
 
-The copy of a table holds exactly the transactions whose commit record begins before the table's LSN (the consistent point of the
-slot that exported the snapshot). A transaction that begins to commit right at that LSN is the first that it does not hold.
+The copy of a table holds exactly the transactions whose commit record begins before the table's LSN (the consistent
+point of the slot that exported the snapshot). A transaction that begins to commit right at that LSN is the first that
+it does not hold.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ EVERYTHING = 1 << 64  # above any LSN
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """``snapshot`` is the one whose rows count, "" when none does yet. Changes that commit before ``lsn`` are the copy's: all of
-    them, when the table is not copied (yet, or because that failed). ``revision`` is that of the ledger's record."""
+    """``snapshot`` is the valid one, "" before there is one. Changes that commit before ``lsn`` are the copy's: all of
+    them, when the table is not copied (yet, or because that failed). ``revision`` is the ledger record's."""
 
     snapshot: str
     lsn: int
@@ -62,30 +63,30 @@ class Ownership:
         return max([self.applied_before, *(copy.lsn for copy in self.copies.values())])
 
     def is_copied(self, oid: int) -> bool:
-        """Whether the copy of the table is there, or on its way and its rows are no longer those of an earlier one."""
+        """Returns whether the table's copy exists, or is under way and its rows no longer belong to an earlier one."""
         copy = self.copies.get(oid)
         return copy is not None and copy.snapshot != "" and copy.lsn != EVERYTHING
 
     def counts(self, table: Table, snapshot: str) -> bool:
-        """Whether rows that ``snapshot`` copied from ``table`` are to be applied."""
+        """Returns whether rows that ``snapshot`` copied from ``table`` must be applied."""
         copy = self.copies.get(table.oid)
         return copy is not None and copy.snapshot == snapshot
 
     def knows(self, table: Table, ledger_revision: int) -> bool:
-        """Whether this is as new as the ledger was when it held that revision of ``table``: what it does not say then, it says no
-        longer. Reads of the ledger should be new enough; a leader of the broker that was deposed and does not know it yet may
-        answer one with what was before."""
+        """Returns whether this is as new as the ledger's revision ``ledger_revision`` of ``table``. Reads of the ledger
+        should be new enough; a leader of the broker that was deposed and does not know it yet may answer one with an
+        older state."""
         copy = self.copies.get(table.oid)
         return (self.revision if copy is None else copy.revision) >= ledger_revision
 
     def is_for(self, definition: PublishedDefinition) -> bool:
-        """Whether what it concerns goes with this lane; what concerns no table goes with that of all others."""
+        """Returns whether the definition belongs to this lane; one without a table goes with the lane of all others."""
         about = concerned(definition.event)
         return (about is not None and about.oid in self.cohort) is (self.lane is Lane.CATCH_UP)
 
     def remainder(self, message: MessageChanges) -> MessageChanges:
         """``message`` without the changes that copies hold, or another lane takes. Positions and transactions stay. A
-        definition that a copy holds stays too, marked ``is_copied``: copied rows do not tell of it."""
+        definition that a copy holds stays too, marked ``is_copied``: copied rows do not contain it."""
         if not self.cohort and all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
             return message
         parts = [self._remainder(part, message.transactions) for part in message.parts]
@@ -151,7 +152,7 @@ class OwnershipLedger:
 
     @property
     def newest(self) -> Ownership:
-        """What the newest batch was told."""
+        """The ownership given to the newest batch."""
         return self._newest
 
     @property
@@ -172,7 +173,7 @@ class OwnershipLedger:
         return self._newest
 
     async def unready(self, snapshot_sequence: int) -> frozenset[int]:
-        """Oids of tables whose copy is not whole, or has rows behind that message of the snapshot stream. Raises as
+        """Oids of tables whose copy is not whole, or has rows after that message of the snapshot stream. Raises as
         ``current``."""
         await self._refresh()
         content = self._content

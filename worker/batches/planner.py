@@ -1,15 +1,15 @@
-"""What the next batch is: of which lane, and of which messages.
+"""Plans the next batch: its lane, and its messages.
 
-A batch moves one of three positions on (``Lane``). Batches of changes end only where no source transaction is open; a transaction
-larger than the batch limit is a batch of its own.
+A batch moves one of three positions on (``Lane``). Batches of changes end only where no source transaction is open; a
+transaction larger than the batch limit is a separate batch.
 
-A table whose copy is not applied yet, or which a person has paused, is left out of the changes of all others, which go on; it is
-one of a cohort then, whose changes are read again from where they were first left out, once the copies of the whole cohort are
-applied and none of it is paused. Where the cohort has read what all others have, it joins them. A worker that has applied no
-changes yet, and a sink that keeps no such place, waits for every copy instead.
+A table whose copy is not applied yet, or which a user has paused, is left out of the changes of all others, which
+continue; it is one of a cohort then, whose changes are read again from where they were first left out, once the copies
+of the whole cohort are applied and none of it is paused. Where the cohort has read what all others have, it joins them.
+A worker that has applied no changes yet, and a sink that keeps no such place, waits for every copy instead.
 
-Which tables are copied is looked up after the end of the change stream was: then every message up to that end is older than any
-snapshot that is taken later, and its changes belong to that copy.
+Which tables are copied is looked up after the end of the change stream was: then every message up to that end is older
+than any snapshot that is taken later, and its changes belong to that copy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ GATHER_S = 0.4
 GATHER_PAUSE_S = 0.05
 SHARED_BYTES = 8 * 1024 * 1024
 SHARED_MESSAGES = 2_000
-"""Of a batch while lanes take turns, about half a second of work each: what the others wait for."""
+"""Limit of a batch while lanes take turns, about half a second of work each: the wait of the other lanes."""
 
 _LANES_AFTER = {
     Lane.COPIED: (Lane.CHANGES, Lane.CATCH_UP, Lane.COPIED),
@@ -83,13 +83,13 @@ class Place:
         return replace(place, caught_up=catch_up.sequence, cohort=catch_up.tables, borders=catch_up.borders)
 
     def after_changes(self, end: int, left_out: frozenset[int]) -> Place:
-        """When all others have moved to ``end``."""
+        """Returns the place after all other tables have moved to ``end``."""
         if not left_out:
             return Place(self.snapshot, end)
         return Place(self.snapshot, end, self.caught_up if self.cohort else self.changes, left_out, self.borders)
 
     def after_catch_up(self, end: int) -> Place:
-        """When the cohort has moved to ``end``."""
+        """Returns the place after the cohort has moved to ``end``."""
         return Place(self.snapshot, self.changes) if end >= self.changes else replace(self, caught_up=end)
 
 
@@ -106,7 +106,7 @@ class PlannedBatch:
     cohort: frozenset[int] = frozenset()
     definitions: tuple[tuple[int, int], ...] = ()
     planned_s: float = field(default=0.0, compare=False)
-    """How long the look took that found it."""
+    """Seconds that planning took."""
 
     @property
     def lane(self) -> Lane:
@@ -114,25 +114,25 @@ class PlannedBatch:
 
 
 class Bell:
-    """Tells that there may be something new, so that whoever waits for it may sleep.
+    """A wake-up for a planner that waits for new messages.
 
-    The replicator rings (``names.bell_subject``) after what it published was acknowledged. A ring says nothing but that, so who
-    else may publish there can do no harm by it. It may get lost, and earlier versions never ring: so a wait is over after a
-    while, too, and each is longer than the one before until something comes. How long they become at most depends on whether
-    the last news came by a ring.
+    The replicator rings (``names.bell_subject``) after what it published was acknowledged. A ring has no content, so
+    other publishers there can do no harm by it. It may get lost, and earlier versions never ring: so a wait also ends
+    after a while, and each is longer than the one before until something comes. Their maximum depends on whether the
+    last news came by a ring.
     """
 
     def __init__(self) -> None:
         self._rung = threading.Event()
         self.pause_s = FIRST_PAUSE_S
-        """How long the next wait is at most."""
+        """Longest next wait, in seconds."""
         self.longest_pause_s = LONGEST_PAUSE_S
-        """What it grows to."""
+        """Limit of its growth."""
         self._was_quiet = False
-        """Whether the last wait ended by itself, and nothing was found since."""
+        """True if the last wait timed out, and nothing was found since."""
 
     async def listen(self, client: Client, names: GroupNames) -> None:
-        """Until ``client`` is closed. To be called on its event loop; the rest is for any thread."""
+        """Listens until ``client`` is closed. Call it on the client's event loop; the other methods are for any thread."""
 
         async def ring(_: Msg) -> None:
             self.ring()
@@ -149,18 +149,18 @@ class Bell:
         self._rung.set()
 
     def note_news(self) -> None:
-        """Somebody looked, and there was something."""
-        self.pause_s = FIRST_PAUSE_S  # where nobody rings, more may come soon all the same
+        """Notes that a check found something."""
+        self.pause_s = FIRST_PAUSE_S  # without rings, more can still come soon
         if self._was_quiet:
             self.longest_pause_s = LONGEST_PAUSE_S
         self._was_quiet = False
 
     def note_look(self) -> None:
-        """To be called before one looks: what rings from now on ends the next wait."""
+        """Clears the bell; call it before a check, so that rings from now on end the next wait."""
         self._rung.clear()
 
     def wait(self, deadline: float) -> bool:
-        """Whether it is worth looking again: False at the ``deadline``, of the monotonic clock."""
+        """Waits until another check is worthwhile; returns False at the ``deadline`` of the monotonic clock."""
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return False
@@ -172,9 +172,9 @@ class Bell:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What the planner asks of the tables' copies: ``unready`` which are not whole, or have rows behind that message of the
-    snapshot stream (raises TransientError); ``is_finished`` whether the sink has finished all up to there. Without ``two_lanes``
-    all tables wait for a copy. ``paused`` are the tables that people have paused."""
+    """The planner's questions about the tables' copies: ``unready`` which are not whole, or have rows after that
+    message of the snapshot stream (raises TransientError); ``is_finished`` whether the sink has finished all up to
+    there. Without ``two_lanes`` all tables wait for a copy. ``paused`` are the tables that users have paused."""
 
     unready: Callable[[int], frozenset[int]]
     is_finished: Callable[[int], bool]
@@ -184,8 +184,8 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was found behind ``start``: the newest message of changes, the copy, and the tables whose copies are not applied or
-    which are paused."""
+    """The state found after ``start``: the newest message of changes, the copy, and the tables whose copies are not
+    applied or which are paused."""
 
     start: Place
     last: Mark | None
@@ -194,9 +194,9 @@ class _Look:
 
 
 class BatchPlanner:
-    """Blocking calls, each of which raises TransientError when NATS does not answer. ``drain_to`` is the last change sequence of
-    a worker that ends by itself; None for one that goes on for ever. ``whole_transactions``: no partition ends inside one.
-    ``streamed``: partitions are delivered one after the other."""
+    """Blocking calls, each of which raises TransientError when NATS does not answer. ``drain_to`` is the last change
+    sequence of a worker that ends there; None for one that runs indefinitely. ``whole_transactions``: no partition ends
+    inside one. ``streamed``: partitions are delivered one after the other."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class BatchPlanner:
         self._marks: dict[int, Mark] = {}
         self._is_ended = False
         self._alone_through = 0
-        """Through this sequence each transaction with definitions is a batch of its own."""
+        """Up to this sequence each transaction with definitions is a separate batch."""
 
     def next(self, start: Place, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
         """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one
@@ -253,12 +253,12 @@ class BatchPlanner:
         return True
 
     def end(self) -> None:
-        """``next`` looks and waits no longer. Any thread may call."""
+        """Ends planning: ``next`` no longer checks or waits. Any thread may call."""
         self._is_ended = True
         self._bell.wake()
 
     def wake(self) -> None:
-        """Has a ``next`` that waits look once more. Any thread may call."""
+        """Wakes a ``next`` that waits, for one more check. Any thread may call."""
         self._bell.wake()
 
     def _batch(self, start: Place, parallelism: int, after: Lane) -> PlannedBatch | None:
@@ -324,7 +324,7 @@ class BatchPlanner:
         return is_behind and not start.cohort & look.unready and self._copies.is_finished(start.snapshot)
 
     def _fits(self, start: int, end: int) -> bool:
-        """Whether the messages between them may be one batch beside other lanes."""
+        """Returns whether the messages between them may be one batch while other lanes have work."""
         if end - start > self._shared_limit.messages:
             return False
         return self._mark(end).bytes_through - self._bytes_before(start + 1) <= self._shared_limit.bytes
@@ -400,7 +400,8 @@ class BatchPlanner:
         return last
 
     def _last_mark(self, start: int) -> Mark | None:
-        """The newest message that may be applied; None when there is none after ``start``, or a replica that lags says so."""
+        """Returns the newest message that may be applied; None without one after ``start``, as far as a lagging replica
+        knows."""
         if self._drain_to is not None:
             return self._changes.mark(self._drain_to) if self._drain_to > start else None
         last = self._changes.peek_last()
@@ -413,7 +414,7 @@ class BatchPlanner:
     def _mark(self, sequence: int) -> Mark:
         mark = self._marks.get(sequence)
         if mark is None:
-            mark = self._changes.mark(sequence) or Mark(sequence, 0, 0, 0)  # removed meanwhile: reading it will say so
+            mark = self._changes.mark(sequence) or Mark(sequence, 0, 0, 0)  # removed meanwhile: reading it will raise
             self._marks[sequence] = mark
         return mark
 

@@ -1,7 +1,7 @@
-"""Where a batch ends, and how it is cut into partitions. Pure, except for the marks it asks for.
+"""Determines the end of a batch, and cuts it into partitions. Pure, except for the marks it asks for.
 
-A partition only names messages (``SequenceRange``): the task that writes them fetches them, so that no payload goes through the
-JVM.
+A partition only names messages (``SequenceRange``): the task that writes them fetches them, so that no payload goes
+through the JVM.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pgsluice.worker.sinks.sink import Lane
 SMALL_BATCH_BYTES = 512 * 1024  # below this a batch is one task: starting a second costs more than it gains
 PARTITION_BYTES = 16 * 1024 * 1024  # bounds what one task holds decoded
 STREAMED_PARTITION_BYTES = 4 * 1024 * 1024
-"""Where one partition is delivered while the next is written: the first and the last are so for themselves."""
+"""Partition size if one partition is delivered while the next is written: nothing runs in parallel with the first and
+the last."""
 COPIED_MESSAGE_BYTES = 256 * 1024
 
 DEFINING_BYTES = 4 * 1024 * 1024
@@ -51,11 +52,13 @@ class BatchLimit:
 def plan_end(
     start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt, *, defines_alone: bool = False
 ) -> int:
-    """The last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is complete yet.
+    """Returns the last sequence of the batch that begins after ``start``; ``start`` itself when no transaction is
+    complete yet.
 
-    Transactions with definitions are taken together, with those before and between them, as far as that is little; otherwise what
-    comes before the first of them is a batch of its own. With ``defines_alone`` each is a batch. ``bytes_before`` is what the
-    stream had held before it, ``last`` is the newest message. Marks grow with the sequence, so all searches halve the range.
+    Transactions with definitions are taken together, with the ones before and between them, as far as that is little;
+    otherwise the part before the first of them is a separate batch. With ``defines_alone`` each is a batch.
+    ``bytes_before`` are the stream's bytes before it, ``last`` is the newest message. Marks grow with the sequence, so
+    all searches halve the range.
     """
     if last.settled <= start:
         return start
@@ -89,7 +92,7 @@ def _end_within(start: int, bytes_before: int, last: Mark, limit: BatchLimit, ma
 
 
 def _first_that(holds: Callable[[Mark], bool], low: int, high: int, mark_at: MarkAt) -> int:
-    """The first sequence in the range whose mark does; that of ``high`` does."""
+    """Returns the first sequence in the range whose mark satisfies ``holds``; the mark of ``high`` does."""
     while low < high:
         middle = (low + high) // 2
         if holds(mark_at(middle)):
@@ -144,8 +147,8 @@ def tile_around(
     parallelism: int,
     most_bytes: int = PARTITION_BYTES,
 ) -> list[tuple[int, int]]:
-    """``tile`` for changes with ``definitions``. Adjacent definitions share a partition of their own.
-    ``bytes_through(sequence)`` is what the stream holds up to there."""
+    """``tile`` for changes with ``definitions``. Adjacent definitions share a separate partition.
+    ``bytes_through(sequence)`` are the stream's bytes up to there."""
     tiles: list[tuple[int, int]] = []
     for first, last in (*_adjoined(definitions), (end + 1, end + 1)):
         before = first - 1

@@ -1,13 +1,13 @@
-"""What the tasks of a batch answer, which the driver reads as receipts.
+"""The answers of a batch's tasks, which the driver reads as receipts.
 
-Each answer says which part of the stream it covers, so that the driver proves that nothing is missing and nothing is there twice
-before it commits. Sequences alone do not prove it: a broker that lost its newest messages gives their sequences out again. So an
-answer also names the change before its first message and the last change of its last one (``MessageChain``).
+Each answer names the part of the stream that it covers, so that the driver proves before it commits that nothing is
+missing or doubled. Sequences alone do not prove it: a broker that lost its newest messages reuses their sequences. So
+an answer also names the change before its first message and the last change of its last one (``MessageChain``).
 
-An answer without a body covers what a sink has no receipt for (chunks of a message that began in another partition). Any may
-bring a ``report`` (``TaskReport``) of changes that are not applied. One with an ``error`` says why the task stopped: an
-exception raised in a task reaches the driver as text inside a Java stack trace, after Spark has retried the task, so errors that
-we raise on purpose travel as data, and the driver raises the same error again.
+An answer without a body covers messages without a receipt (chunks of a message that began in another partition). Any
+may bring a ``report`` (``TaskReport``) of changes that are not applied. An ``error`` is why the task stopped: an
+exception raised in a task reaches the driver as text inside a Java stack trace, after Spark has retried the task, so
+errors raised on purpose travel as data, and the driver raises the same error again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pgsluice.worker.metrics.batch_figures import TaskFigures
 from pgsluice.worker.sinks.sink import Applied, Lane, Receipt
 
 _CLASSES = {each.__name__: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PgsluiceError)}
-"""Those that keep their class on the way from a task to the driver."""
+"""Errors that keep their class on the way from a task to the driver."""
 
 
 class Covered(NamedTuple):
-    """The part of a stream that an answer covers: nothing, unless more is said. ``after`` and ``anchor`` are those of its first
-    and its last message, None where it covers none or an earlier version published them."""
+    """The part of a stream that an answer covers: nothing by default. ``after`` and ``anchor`` belong to its first and
+    its last message, None where it covers none or an earlier version published them."""
 
     lane: Lane
     first_sequence: int = 0
@@ -44,14 +44,14 @@ class Covered(NamedTuple):
 
 
 class TaskAnswer(NamedTuple):
-    """What a task says of a part of its messages. Picklable."""
+    """A task's answer about a part of its messages. Picklable."""
 
     covered: Covered
     body: bytes | None = None
     report: bytes | None = None
     error: bytes | None = None
     figures: TaskFigures | None = None
-    """Of the whole task, with its last answer, when they are wanted."""
+    """Figures of the whole task, with its last answer, when they are wanted."""
 
 
 def receipt_answer(covered: Covered, body: bytes | None, report: TaskReport, figures: TaskFigures | None = None) -> TaskAnswer:
@@ -86,7 +86,7 @@ def _known_class(error_class: type[PgsluiceError]) -> type[PgsluiceError]:
 
 
 def read_reports(answers: Iterable[TaskAnswer]) -> list[TaskReport]:
-    """What ``answers`` bring beside receipts. Raises the error that a task sent."""
+    """Returns the reports in ``answers``. Raises the error that a task sent."""
     reports = []
     for answer in answers:
         if answer.error is not None:
@@ -103,12 +103,13 @@ def read_receipts(
     before: Anchor | None = None,
     cohort: frozenset[int] = frozenset(),
 ) -> Iterator[Receipt]:
-    """The receipts in ``answers`` (in partition order), which must go on in one of the lanes after ``applied``. ``rules`` is the
-    hash of the transformation that the tasks were given; ``before`` is that of ``MessageChain``; ``cohort`` is what each receipt
-    says of tables that were left out.
+    """Yields the receipts in ``answers`` (in partition order), which must continue one of the lanes after ``applied``.
+    ``rules`` is the hash of the tasks' transformation; ``before`` is as in ``MessageChain``; ``cohort`` are the
+    left-out tables of each receipt.
 
-    Raises the error that a task sent, TerminalError when the answers leave a gap or overlap, or HistoryError when their messages
-    are not those that follow. Answers without a body extend the receipt before them, or the one after when they come first.
+    Raises the error that a task sent, TerminalError when the answers leave a gap or overlap, or HistoryError when their
+    messages are not the following ones. Answers without a body extend the receipt before them, or the one after when
+    they come first.
     """
     chain = MessageChain(applied, before)
     pending: Receipt | None = None
@@ -144,8 +145,8 @@ def read_receipts(
 
 
 class MessageChain:
-    """Proves that the answers of a batch go on after ``applied``, and after each other, by sequences and whatever sequences say.
-    ``before`` is what the first message must name as before it, when that is not where ``applied`` is."""
+    """Proves that the answers of a batch continue after ``applied``, and after each other, by sequences and by anchors.
+    ``before`` is the anchor that the first message must name as before it, when that is not where ``applied`` is."""
 
     def __init__(self, applied: Applied, before: Anchor | None = None) -> None:
         self._applied = applied

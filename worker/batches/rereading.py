@@ -1,4 +1,4 @@
-"""Reading messages again that were applied, in the driver: as the tasks of the newest batch would write them, but for copies."""
+"""Reads applied messages again, in the driver: as the tasks of the newest batch would write them, but without copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rereading:
         self._task: PartitionTask | None = None
 
     def go_by(self, task: PartitionTask) -> None:
-        """What its tasks leave out and transform, is left out and transformed from now on."""
+        """Leaves out and transforms from now on as ``task`` does."""
         self._task = task
 
     def __call__(self, writer: PartitionWriter, first: int, last: int) -> Iterator[tuple[bytes, int]]:

@@ -20,15 +20,15 @@ from pgsluice.worker.batches.change_reader import consecutive_messages
 
 
 class CopiedBody(NamedTuple):
-    """One body of the snapshot stream, its chunks joined. ``sequence`` is that of its last chunk."""
+    """One body of the snapshot stream, its chunks joined. ``sequence`` is its last chunk's."""
 
     sequence: int
     headers: SnapshotHeaders
     data: bytes
 
     def copied_rows(self, table: Table, data: memoryview) -> CopiedRows:
-        """``table`` and ``data`` are what ``split_snapshot_body`` finds. Raises WireError when the message does not hold as many
-        rows as it says."""
+        """``table`` and ``data`` are from ``split_snapshot_body``. Raises WireError when the number of rows differs
+        from the message's header."""
         headers, mark, rows = self.headers, self.headers.mark, bytes(data).count(b"\n")
         if rows != headers.rows:
             raise WireError(
@@ -43,7 +43,7 @@ class CopiedBody(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """How far a copy is in the snapshot stream: the sequence of its newest message, and whether there will be no more."""
+    """Progress of a copy in the snapshot stream: the sequence of its newest message, and whether it is complete."""
 
     last_sequence: int
     is_finished: bool
@@ -60,8 +60,8 @@ class SnapshotReader:
         return self._connection.ask(self._progress)
 
     def first_fence(self, first_sequence: int, last_sequence: int) -> int | None:
-        """Sequence of the first message in the range that is to be alone in its batch, because it begins a table for the second
-        time or later, or a pipeline's run; None without one."""
+        """Sequence of the first message in the range that must be alone in its batch, because it begins a table for the
+        second time or later, or a pipeline's run; None without one."""
         sequence = first_sequence
         while True:
             begin = self._connection.ask(lambda client, first: self._stream(client).next_begin(first), sequence)

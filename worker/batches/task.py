@@ -1,7 +1,7 @@
-"""What a Spark task does with its part of a batch.
+"""The code of a Spark task, for its part of a batch.
 
-A task is told which messages are its own. It fetches them with batched direct gets, decodes them, applies rules and routes, and
-hands them to the sink's writer. What goes back to the driver are answers (``receipts.TaskAnswer``).
+A task gets the names of its messages. It fetches them with batched direct gets, decodes them, applies rules and routes,
+and hands them to the sink's writer. What goes back to the driver are answers (``receipts.TaskAnswer``).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from pgsluice.worker.metrics.batch_figures import FigureCount, TaskFigures
 from pgsluice.worker.sinks.sink import Lane, Partition, PartitionWriter
 
 PRELOAD = "PGSLUICE_PRELOAD"
-"""Environment variable of Spark's Python processes: what they import beside this module before the first fork."""
+"""Environment variable of Spark's Python processes: what they import in addition to this module before the first fork."""
 
 
 def modules_to_preload(sink: object, transformation: Transformation) -> str:
-    """The value of PRELOAD. Not the modules of somebody's own sink: they may do anything when they are imported."""
+    """The value of PRELOAD. Omits the modules of a user's own sink: they may do anything when they are imported."""
     modules = [type(sink).__module__] if type(sink).__module__.startswith("pgsluice.") else []
     if transformation.rules.entries:
         modules.append("pyarrow.compute")
@@ -53,7 +53,7 @@ def modules_to_preload(sink: object, transformation: Transformation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """What every task of a batch is given. Picklable."""
+    """The parameters of every task of a batch. Picklable."""
 
     nats: NatsSettings
     group: str
@@ -64,11 +64,11 @@ class PartitionTask:
     transformation: Transformation
     id_prefix: str = ""
     checks_encoding: bool = False
-    """Whether the source may send bytes that are not UTF-8."""
+    """True if the source may send bytes that are not UTF-8."""
     counts: bool = False
-    """Whether somebody wants to know what a task counts for metrics."""
+    """True if a task's figures are needed for metrics."""
     kafka: KafkaSourceSettings | None = None
-    """Where the records are that messages name."""
+    """The cluster of records that messages refer to."""
 
     def __call__(self, messages: SequenceRange) -> Iterator[TaskAnswer]:
         """Writes these messages."""
@@ -106,8 +106,8 @@ class PartitionTask:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What a Python process of Spark does before its first batch comes, and now and then when none does: it connects, and gives
-    memory back. Picklable."""
+    """Warms up a Python process of Spark before its first batch, and periodically without batches: it connects, and
+    returns freed memory. Picklable."""
 
     nats: NatsSettings
     group: str
@@ -153,17 +153,17 @@ class _PartitionShare:
         return covered
 
     def finish(self) -> Covered:
-        """The same for the rest of the partition, when the sink has written everything."""
+        """Finishes the rest of the partition, when the sink has written everything."""
         self._taken = self.partition.last_sequence
         return self.advance()
 
     def report(self, rejections: Sequence[Rejection] = ()) -> TaskReport:
-        """What was taken out since the call before."""
+        """Returns the changes taken out since the call before."""
         return TaskReport(tuple(self._filter.take_letters()), tuple(rejections), tuple(self._filter.take_truncated()))
 
     @property
     def figures(self) -> TaskFigures | None:
-        """Of the whole partition, when it is written; None when nobody wants them."""
+        """Figures of the whole partition, when it is written; None when they are not wanted."""
         return None if self._count is None else self._count.figures
 
     def changes(self, reader: ChangeReader) -> Iterator[MessageChanges]:
@@ -189,8 +189,8 @@ class _PartitionShare:
         self._anchor = body.anchor
 
     def _transformed(self, message: MessageChanges, body: bytes) -> MessageChanges:
-        """What goes to the sink. Changes that a rule rejects are taken out, and with them the later ones of their rows, which may
-        have been fit: so the rest goes through the rules once more."""
+        """Returns the message for the sink. Changes that a rule rejects are taken out, and with them later changes of
+        their rows, which may have been fit: so the rest goes through the rules once more."""
         while True:
             message = self._filter.remainder(message, body)
             rejected = unreadable_changes(message) if self._checks_encoding else []
@@ -203,8 +203,8 @@ class _PartitionShare:
             self._filter.reject(Rejection.of(message, row.change_index, refusal_of(row)) for row in rejected)
 
     def copied_rows(self, reader: SnapshotReader) -> Iterator[CopiedRows]:
-        """A sink may load rows for good before the batch is committed. So the letters of rows that a rule rejects have to be
-        there first: raises RejectedChanges with all of them, and yields nothing behind the first."""
+        """A sink may load rows for good before the batch is committed. So the dead letters of rows that a rule rejects
+        have to be stored first: raises RejectedChanges with all of them, and yields nothing after the first."""
         rejections: list[Rejection] = []
         for body in reader.bodies(self.partition.first_sequence, self.partition.last_sequence):
             table, data = split_snapshot_body(body.data)
@@ -218,7 +218,7 @@ class _PartitionShare:
                 rejections += rejected
                 yield from going if not rejections else ()
             elif not self._ownership.knows(table, headers.ledger_revision):
-                # no cause: the next look at the ledger finds it
+                # no cause: the next read of the ledger finds it
                 raise TransientError(
                     f"the ledger does not know yet whose the copied rows of message {body.sequence} are", "it is read again"
                 )

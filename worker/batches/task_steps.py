@@ -1,8 +1,8 @@
-"""A task that takes long tells the driver of its steps: that it has taken a message, or written some of them.
+"""Progress reports of long tasks to the driver: a message was taken, or some were written.
 
-The driver hears of a task's work when the task has ended, and could not tell one that works from one that stands still until
-then. A step says nothing but that there was one. It may get lost; and who else may publish there can make a worker look busier
-than it is, and do no other harm.
+The driver gets a task's answers when the task has ended, and could not distinguish a working task from a stuck one
+until then. A step has no content. It may get lost; another publisher there can make a worker seem busier than it is,
+and do no other harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class TaskSteps:
-    """Those of one task of a batch of ``worker``. One that is shorter than TELL_INTERVAL_S tells nothing."""
+    """The steps of one task of a batch of ``worker``. A task shorter than TELL_INTERVAL_S reports none."""
 
     def __init__(self, connection: BrokerConnection, worker: str) -> None:
         self._connection = connection
@@ -43,7 +43,7 @@ class TaskSteps:
         now = time.monotonic()
         if now - self._told_at >= TELL_INTERVAL_S:
             self._told_at = now
-            with suppress(TransientError, *CLIENT_ERRORS):  # what is wrong with NATS, the next message that is read says better
+            with suppress(TransientError, *CLIENT_ERRORS):  # problems with NATS are reported better when the next message is read
                 self._connection.ask(_publish, self._subject)
 
 
@@ -52,7 +52,7 @@ async def _publish(client: Client, subject: str) -> None:
 
 
 async def listen_to_steps(client: Client, names: GroupNames, worker: str, moved: Callable[[], None]) -> None:
-    """Has ``moved`` called for each step that a task of ``worker`` tells, until ``client`` is closed."""
+    """Calls ``moved`` for each step that a task of ``worker`` reports, until ``client`` is closed."""
 
     async def note(_: Msg) -> None:
         moved()

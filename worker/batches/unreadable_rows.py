@@ -1,7 +1,7 @@
-"""Rows whose bytes are not UTF-8, which everything that looks into a value relies on.
+"""Rows whose bytes are not UTF-8, which all code that reads a value relies on.
 
-Only a source database of encoding SQL_ASCII can send them: it takes what it is given, and the server converts nothing. Rows of it
-are looked at before rules and sinks see them; those of others are not, for their server has checked every value.
+Only a source database of encoding SQL_ASCII can send them: it accepts any bytes, and the server converts nothing. Its
+rows are checked before rules and sinks see them; rows of others are not, because their server has checked every value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unreadable_changes(message: MessageChanges) -> list[RejectedRow]:
 
 
 def unreadable_copied(copied: CopiedRows) -> list[RejectedRow]:
-    """The same of copied rows, by their number in the message."""
+    """Returns the unreadable copied rows, by their number in the message."""
     data = bytes(copied.data)
     if _is_readable(data):
         return []

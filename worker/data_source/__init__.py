@@ -1,1 +1,1 @@
-"""The format "pgsluice" of somebody's own Spark session: a group's changes as rows, read without a trace in the group."""
+"""The format "pgsluice" for users' own Spark sessions: a group's changes as rows, read without a trace in the group."""

@@ -12,12 +12,12 @@
                               have them yet
     as_text                   of typed rows: values that ``before`` and ``after`` cannot hold, by their columns' names
 
-The rows of a copy stand at its LSN, below the first change of a transaction that commits there; ``sequence`` is one of another
-stream. No copy tells who wrote them and when.
+The rows of a copy have its LSN, below the first change of a transaction that commits there; ``sequence`` is one of
+another stream. A copy does not contain who wrote them and when.
 
-Typed columns are looked up by their numbers, where these are known, else by their names: one that a message's version of the
-table does not have is NULL. The rows cannot hold a value that their column's type does not have, nor one of a column that they
-lack, because the source added it later or dropped it.
+Typed columns are found by their numbers, where these are known, else by their names: one that a message's version of
+the table does not have is NULL. The rows cannot hold a value that their column's type does not have, nor one of a
+column that they lack, because the source added it later or dropped it.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ WantsTransaction = Callable[[Transaction], bool]
 
 
 _Misfits = dict[str, dict[str, str]]
-"""By "before" and "after" the values that the old and the new row cannot hold, by their columns' names."""
+"""Values that the old and the new row cannot hold, under "before" and "after", by their columns' names."""
 
 
 class _Rows(NamedTuple):
-    """Rows of one table, in the order of the change indexes."""
+    """Rows of one table, sorted by change index."""
 
     table: Table
     indexes: Sequence[int]
@@ -75,15 +75,16 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangeRows:
-    """Makes rows of ``schema``, which is Arrow's form of what Spark was told. ``wants_table`` is asked for an OID, a schema and a
-    name; ``numbers`` are those of the columns of typed rows, by their names."""
+    """Makes rows of ``schema``, which is Arrow's form of Spark's schema. ``wants_table`` is called with an OID, a
+    schema and a name; ``numbers`` are the typed columns' numbers, by name."""
 
     schema: pa.Schema
     wants_table: WantsTable
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     def batch(self, message: MessageChanges, wants: WantsTransaction) -> pa.RecordBatch | None:
-        """The rows of the transactions that are wanted; None without any. Raises WireError for a value that cannot be told."""
+        """Returns the rows of the wanted transactions; None without any. Raises WireError for a value that cannot be
+        represented."""
         unwanted = _unwanted(message, wants)
         tables = [rows for part in message.parts for rows in self._rows(part, unwanted) if rows.indexes]
         if not tables:
@@ -96,8 +97,8 @@ class ChangeRows:
         return batch if len(tables) == 1 else batch.take(pa.array(sorted(range(len(indexes)), key=indexes.__getitem__)))
 
     def copied_batch(self, sequence: int, lsn: int, table: Table, rows: TableChanges | None) -> pa.RecordBatch:
-        """Rows that a copy with that LSN read, given as inserts; without any, the row that says where it begins. Raises as
-        ``batch``."""
+        """Returns the rows of a copy with that LSN, given as inserts; without any, the row RESTART at its begin. Raises
+        as ``batch``."""
         made = self._alone(table, 0, "RESTART") if rows is None else self._changes(rows)._replace(operations=["READ"] * len(rows))
         count = len(made.indexes)
         return self._record_batch(sequence, [made], [lsn] * count, [0] * count, [None] * count)
@@ -209,7 +210,7 @@ def _unwanted(message: MessageChanges, wants: WantsTransaction) -> set[int]:
 
 
 def _transaction_of_each(message: MessageChanges) -> list[Transaction]:
-    """By change index."""
+    """Returns the transactions by change index."""
     return [transaction for transaction in message.transactions for _ in range(transaction.first_change, transaction.end_change)]
 
 
@@ -236,8 +237,8 @@ def _json_images(part: TableChanges) -> Images:
 def _sent_values(
     part: TableChanges, place: int | None, old: Sequence[Value], name: str | None, unchanged: list[list[str]]
 ) -> Sequence[Value]:
-    """The new values of a column, from the old row where they were not sent; notes those rows that have it in neither. ``name``
-    is that of the column's field, where there is one."""
+    """Returns the new values of a column, from the old row where they were not sent; notes rows that have it in
+    neither. ``name`` is the column's field, if any."""
     if place is None:
         for row, operation in enumerate(part.operations):
             if operation != DELETE and name is not None:
@@ -270,7 +271,7 @@ def _struct(columns: Sequence[pa.Array], image: pa.StructType, is_null: pa.Array
 
 
 def gathered(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, for each costs Spark the same. With each comes the size of its message."""
+    """Yields the rows in fewer batches, because each costs Spark the same. Each comes with the size of its message."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch, message_bytes in batches:

@@ -1,9 +1,9 @@
 """The rows that a table has after its changes, out of a DataFrame of changes: ``pgsluice.current_rows``.
 
-A *life* of a key is what happens to it from an INSERT (or a READ, or an UPDATE that moves a row to it) to the DELETE, or the
-UPDATE that moves the row away. The value of a column is the newest that a change of the life tells. Where none does, because a
-large value was not sent with an UPDATE that moved the row, it is what the life before had when it ended, at the key where the row
-was. A row may have moved any number of times: each pass doubles how many moves a life looks back.
+A *life* of a key is its time from an INSERT (or a READ, or an UPDATE that moves a row to it) to the DELETE, or the
+UPDATE that moves the row away. The value of a column is the newest in a change of the life. If there is none, because a
+large value was not sent with an UPDATE that moved the row, it is the value of the life before when it ended, at the key
+where the row was. A row may have moved any number of times: each pass doubles how many moves back a life reads.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ _TOLD = ("sequence", "number", "position", "position_text", "committed_at", "xid
 
 
 def current_rows(changes: DataFrame, key: Sequence[str] = ()) -> DataFrame:
-    """Returns the rows that the table of ``changes`` has after the last of them: one row each, with the columns of ``changes``
-    but ``before``. ``after`` is the whole row; the other columns are those of the change that wrote the row last.
+    """Returns the rows that the table of ``changes`` has after the last of them: one row each, with the columns of
+    ``changes`` but ``before``. ``after`` is the whole row; the other columns are those of the change that wrote the row
+    last.
 
-    ``changes`` were read with the option ``table``, now or earlier (from files, say, with their schema), in any order, the same
-    change more than once or not. With the option ``with-copy`` they hold all rows of the table. Else what they tell is all that
-    is known: rows that were there before and never changed are missing, and ``unchanged`` names the columns of a row that no
-    change tells: large values, and those of a column that is younger than the row's newest change.
+    ``changes`` were read with the option ``table``, now or earlier (for example from files, with their schema), in any
+    order, the same change more than once or not. With the option ``with-copy`` they hold all rows of the table. Else
+    only the changes are known: rows that existed before and never changed are missing, and ``unchanged`` names the
+    columns of a row without a value in any change: large values, and values of a column that is younger than the row's
+    newest change.
 
-    ``key`` names the columns that identify a row, as old rows carry them; by default those of the table when ``changes`` were
-    read.
+    ``key`` names the columns that identify a row, as old rows carry them; by default the table's key when ``changes``
+    were read.
 
-    Spark jobs run at once: ``changes`` are read, and kept on the disks of executors while the result is in use. An executor that
-    is lost takes its part with it, and the next action fails: call again. No row comes to the driver.
+    Spark jobs run at once: ``changes`` are read, and kept on the disks of executors while the result is in use. An
+    executor that is lost takes its part with it, and the next action fails: call again. No row comes to the driver.
 
-    Raises UsageError when ``changes`` are a stream, or not of one table with typed columns, or the table has no key. An action
-    fails where a change does not tell the key of its row.
+    Raises UsageError when ``changes`` are a stream, or not of one table with typed columns, or the table has no key. An
+    action fails if a change lacks the key of its row.
     """
     image = _image(changes)
     keys = _key(image, key)
@@ -78,8 +80,8 @@ def _counting(changes: DataFrame) -> DataFrame:
 
 
 def _events(changes: DataFrame, image: StructType, keys: list[str]) -> DataFrame:
-    """Returns what happens to each key: a row comes, is written or goes. ``cells`` has a field for each column, NULL where the
-    change does not tell it. ``moved``: the row comes from another key; ``leaves``: it goes to another key."""
+    """Returns the events of each key: a row comes, is written or goes. ``cells`` has a field for each column, NULL
+    where the change lacks it. ``moved``: the row comes from another key; ``leaves``: it goes to another key."""
     new, old = _key_in("after", keys), _key_in("before", keys)
     is_deleted = F.col("operation") == "DELETE"
     is_moved = F.when(F.col("operation") == "UPDATE", F.col("before").isNotNull() & ~old.eqNullSafe(new)).otherwise(F.lit(False))
@@ -131,8 +133,8 @@ def _field(place: int) -> str:
 
 
 def _lives(events: DataFrame, image: StructType) -> DataFrame:
-    """The lives whose rows are still there, and those whose rows moved away. ``origin`` is the order of the change that moved the
-    row to this key, ``end`` of the one that took it away."""
+    """Returns the lives whose rows still exist, and the ones whose rows moved away. ``origin`` is the place of the
+    change that moved the row to this key, ``end`` of the one that took it away."""
     of_key = Window.partitionBy("key")
     in_order = of_key.orderBy("at")
     is_repeated = F.lag("at").over(in_order).eqNullSafe(F.col("at"))
@@ -154,7 +156,7 @@ def _lives(events: DataFrame, image: StructType) -> DataFrame:
 
 
 def _filled(lives: DataFrame, image: StructType) -> DataFrame:
-    """The lives whose rows are there, with the cells that lives before them tell."""
+    """Returns the lives whose rows exist, with the cells from lives before them."""
     fields = [_field(place) for place in range(len(image.names))]
     lacks = reduce(Column.__or__, (F.col(field).isNull() for field in fields), F.lit(False))
     lives = lives.withColumn("origin", F.when(lacks, F.col("origin")))

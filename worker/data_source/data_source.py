@@ -1,9 +1,9 @@
 """``spark.read.format("pgsluice")`` and ``spark.readStream.format("pgsluice")``: a group's changes, one row per change.
 
-The class is registered by ``pgsluice.register``. Spark makes it in a Python process of its own (``schema``), asks a reader in
-another one what there is to read, and has tasks read it; each has its own connection to NATS. What a row holds is said in
-``change_rows``, where batches begin and end in ``feed_stream``. Rows that a copy read are in another stream; ``table_copy`` reads
-them where the option ``with-copy`` asks for them.
+The class is registered by ``pgsluice.register``. Spark creates it in a separate Python process (``schema``), asks a
+reader in another one for the parts to read, and lets tasks read them; each has its own connection to NATS.
+``change_rows`` describes the rows, ``feed_stream`` where batches begin and end. Rows that a copy read are in another
+stream; ``table_copy`` reads them where the option ``with-copy`` asks for them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OID = "oid"
 """Key in the metadata of a schema's field ``after``: the OID of the table whose rows are read."""
 UNBOUNDED = BatchLimit(messages=1 << 62, bytes=1 << 62)
 
-_log = logging.getLogger(__name__)  # not the project's own: the session is the user's, and so is what becomes of its log
+_log = logging.getLogger(__name__)  # not the project's own: the session is the user's, and so is its log
 
 Offset = dict[str, Any]
 
@@ -133,7 +133,7 @@ class FeedPartition(InputPartition):  # type: ignore[misc]
 
 
 class _TaskReader:
-    """What a task does with its part, in a batch and in a stream. Picklable."""
+    """Reads a task's part, in a batch and in a stream. Picklable."""
 
     def __init__(self, options: ReadSettings, schema: StructType) -> None:
         self._options = options
@@ -141,7 +141,7 @@ class _TaskReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, FeedPartition):
-            return  # Spark asks for one part even when there is nothing to read
+            return  # Spark requests a part even when there is nothing to read
         rows = ChangeRows(to_arrow_schema(self._schema, timezone="UTC"), self._wants, self._numbers)
         try:
             yield from gathered(self._read(rows, partition.range))
@@ -190,7 +190,8 @@ class _TaskReader:
                 yield batch, len(body.data)
 
     def _bodies(self, part: FeedRange) -> Iterator[tuple[Body, bool]]:
-        """With each whether messages before it were gone. Raises MissingMessagesError unless the reader goes on without them."""
+        """Yields bodies, each with whether messages before it were gone. Raises MissingMessagesError unless the reader
+        continues without them."""
         reader = ChangeReader(_connection(self._options), part.id_prefix)
         first, follows_gap = part.first_sequence, False
         while first <= part.last_sequence:

@@ -1,9 +1,10 @@
-"""A group's change stream as one who only reads sees it.
+"""A group's change stream for readers that only read.
 
 It knows where to begin, how far to read at a time, and whether this is still the stream that was read before.
 
-It asks the stream for messages and the state bucket for what the replicator told, and writes nothing anywhere. The stream knows
-nothing of such readers, so it keeps nothing for them: what every worker has applied may be removed before they have read it.
+It reads messages from the stream and the replicator's records from the state bucket, and writes nothing anywhere. The
+stream knows nothing of such readers, so it keeps nothing for them: what every worker has applied may be removed before
+they have read it.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _READ_AGAIN = "start the query with a new checkpointLocation"
 
 @dataclass(frozen=True, slots=True)
 class FeedOffset:
-    """Everything up to message ``sequence`` of the stream that ``stream`` identifies. ``anchor`` is that of the last change read,
-    None before the first. ``since``: transactions that committed before that time are left out, 0 for none."""
+    """Everything up to message ``sequence`` of the stream that ``stream`` identifies. ``anchor`` is the last change
+    read's, None before the first. ``since``: transactions that committed before that time are left out, 0 for none."""
 
     stream: str
     sequence: int
@@ -50,7 +51,7 @@ class FeedOffset:
     since: int = 0
 
     def encode(self) -> dict[str, Any]:
-        """What Spark keeps as JSON; ``decode`` is the inverse, and passes over what it does not know."""
+        """Encodes the offset as JSON for Spark; ``decode`` is the inverse, and ignores unknown fields."""
         anchor = None if self.anchor is None else str(self.anchor)
         return {"stream": self.stream, "sequence": self.sequence, "anchor": anchor, "since": self.since}
 
@@ -66,10 +67,10 @@ class FeedOffset:
 
 @dataclass(frozen=True, slots=True)
 class FeedRange:
-    """One task's part: messages ``first_sequence`` to ``last_sequence``. The first of them follows the change at ``after``, where
-    that is known. ``is_first``: of its batch, so that what does not begin in it began in messages that are gone. ``since`` is
-    that of FeedOffset, ``until`` the last commit time; ``id_prefix`` that of ChangeReader. What commits before the LSN
-    ``copied_before`` is left out. Picklable."""
+    """One task's part: messages ``first_sequence`` to ``last_sequence``. The first of them follows the change at
+    ``after``, where that is known. ``is_first``: of its batch, so that a body without its begin in it began in messages
+    that are gone. ``since`` is as in FeedOffset, ``until`` the last commit time; ``id_prefix`` as in ChangeReader. A
+    transaction that commits before the LSN ``copied_before`` is left out. Picklable."""
 
     first_sequence: int
     last_sequence: int
@@ -145,7 +146,7 @@ class FeedStream:
                 )
 
     def start(self) -> FeedOffset:
-        """Where the option ``from`` says; no transaction is open there."""
+        """Returns the offset of the option ``from``; no transaction is open there."""
         state = self.state()
         match self._options.begin:
             case FromBeginning():
@@ -218,11 +219,11 @@ class FeedStream:
         return [FeedRange(low, high, low == first, anchors.get(low), start.since, prefix, until) for low, high in tiles]
 
     def forget_before(self, sequence: int) -> None:
-        """Nobody will ask for what is before."""
+        """Drops marks of earlier messages."""
         self._marks = {kept: mark for kept, mark in self._marks.items() if kept >= sequence}
 
     def _check_goes_on(self, start: FeedOffset, state: StreamState) -> int:
-        """The first message that is to be read after ``start``."""
+        """Returns the first message to read after ``start``."""
         if start.stream != state.created:
             raise HistoryError(
                 f"the stream of group '{self._options.group}' was made again since this query read it", _READ_AGAIN
@@ -279,7 +280,7 @@ class FeedStream:
     def _mark(self, sequence: int) -> Mark:
         mark = self._marks.get(sequence)
         if mark is None:
-            mark = self._changes.mark(sequence) or Mark(sequence, 0, 0, 0)  # removed meanwhile: reading it will say so
+            mark = self._changes.mark(sequence) or Mark(sequence, 0, 0, 0)  # removed meanwhile: reading it will raise
             self._marks[sequence] = mark
         return mark
 

@@ -1,7 +1,7 @@
-"""What a reader of the format "pgsluice" may ask for: options that it gives, declared as those of the commands are.
+"""Options of the format "pgsluice", declared like the commands'.
 
-Those that reach NATS have the names that they have on the command line. Spark keeps options out of its plans, and hides URLs,
-passwords and tokens elsewhere; no error here holds a secret.
+Options for NATS have their names of the command line. Spark keeps options out of its plans, and hides URLs, passwords
+and tokens elsewhere; no error here holds a secret.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _option(name: str, help_text: str, example: str, default: str, parse: Callab
 
 @settings
 class ReadSettings:
-    """``table`` is the one table whose columns are typed; ``tables`` are those whose changes are read, all when there are none.
-    Picklable."""
+    """``table`` is the one table whose columns are typed; ``tables`` are the ones whose changes are read, all when
+    empty. Picklable."""
 
     group: str = read(GROUP)
     nats: NatsSettings = part(NatsSettings)
@@ -182,7 +182,7 @@ class ReadSettings:
         return BatchLimit(self.batch_messages, self.batch_bytes)
 
     def wants(self, _oid: int, schema: str, name: str) -> bool:
-        """Whether changes of that table are read, where they are chosen by ``tables``."""
+        """Returns whether changes of that table are read, where they are chosen by ``tables``."""
         return not self.tables or any(pattern.matches(schema, name) for pattern in self.tables)
 
 

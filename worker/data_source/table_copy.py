@@ -1,8 +1,8 @@
-"""The rows that a table's copy read, for one who reads the table's changes too.
+"""The rows that a table's copy read, for readers of the table's changes.
 
-Changes that commit below the copy's LSN are in its rows. So the rows stand at (LSN, 0), before every change that is read with
-them, and before the rows stands a row of its own, with the operation RESTART: nothing that was read of the table before counts.
-It asks the ledger and the snapshot stream, and writes nothing anywhere.
+Changes that commit below the copy's LSN are in its rows. So the rows have the position (LSN, 0), before every change
+that is read with them, and before the rows comes a row with the operation RESTART, which invalidates all rows of the
+table read before. It reads the ledger and the snapshot stream, and writes nothing anywhere.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def recopy_remedy(name: str) -> str:
 
 
 def find_copy(connection: BrokerConnection, oid: int, name: str) -> CopyRange:
-    """Where the whole of the newest copy of table ``oid`` is. Raises UsageError when it never was copied, TransientError while
-    it is being copied, and MissingMessagesError when its rows are there no more."""
+    """Returns the place of the table's newest whole copy. Raises UsageError when it never was copied, TransientError
+    while it is being copied, and MissingMessagesError when its rows are gone."""
     return connection.ask(_find_copy, connection.names, oid, name)
 
 
@@ -80,7 +80,7 @@ def _last_of(content: LedgerContent, record: TableRecord) -> int:
         raise UsageError(f"table '{record.qualified_name}' could not be copied: {record.error}", record.remedy)
     last = None if record.phase.is_waiting_for_copy else content.last_copied(record)
     if last is None or not record.snapshot or not record.lsn:
-        # no cause: what is waited for is a process of ours
+        # no cause: it waits for a process of pgsluice
         raise TransientError(
             f"table '{record.qualified_name}' is being copied", "read it again when 'pgsluice status' calls it ready"
         )

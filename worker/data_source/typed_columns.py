@@ -47,7 +47,7 @@ _ELEMENTS = {
     1185: 1184,
     1231: 1700,
 }
-"""By the type OID of the array (pg_type.dat); elements of other arrays are texts."""
+"""Type OID of the elements, by the type OID of the array (pg_type.dat); elements of other arrays are texts."""
 _BOX_ARRAY = 1020  # the one whose elements are apart by semicolons
 
 
@@ -88,9 +88,9 @@ def _scalar_type(oid: int, typmod: int) -> spark.DataType:
 
 
 def fitting_column(values: Sequence[bytes | None], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """Returns a column of texts as the server writes them, in UTC, and the places of those that the type cannot hold, which are
-    NULL in the column: NaN in a decimal, infinity and the years before 1 and after 9999 in a time, an array of several
-    dimensions."""
+    """Returns a column of texts as the server writes them, in UTC, and the places of values that the type cannot hold,
+    which are NULL in the column: NaN in a decimal, infinity and the years before 1 and after 9999 in a time, an array
+    of several dimensions."""
     try:
         return arrow_column(values, kind), []
     except _MISFITS:

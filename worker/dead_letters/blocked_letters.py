@@ -1,10 +1,11 @@
-"""Which dead letters wait for which: later changes of a row that has one became letters too, whatever they hold. Pure.
+"""Dependencies between dead letters: later changes of a row that has one became dead letters too, whatever they hold.
+Pure.
 
-A change of a key takes the block along: whoever waits behind it waits behind the letters before it as well. So what is behind a
-letter, or before it, is found by going from each letter to the next one of every row that it touches.
+A change of a key takes the block along: a change after it waits for the dead letters before it as well. So the ones
+after a dead letter, or before it, are found by going from each to the next one of every row that it touches.
 
-Where a table's letters know its rows by several keys, or one is a truncation, nobody can tell whether two of them are about one
-row: all of them count as letters of one row.
+If a table's dead letters know its rows by several keys, or one is a truncation, it is unknown whether two of them are
+about one row: all of them are treated as one row's.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pgsluice.worker.dead_letters.exclusions import Row, TableKey, touched_rows
 from pgsluice.worker.dead_letters.letter import changes_of
 
 Queues = frozenset[Hashable]
-"""The rows of a worker that a letter is about. The letters of each are applied in their order."""
+"""The rows of a worker that a dead letter is about. The dead letters of each are applied in order."""
 
 
 class BlockedLetters:
-    """Of ``letters`` in the order of their workers and positions. Each is decoded once."""
+    """``letters`` sorted by worker and position. Each is decoded once."""
 
     def __init__(self, letters: Sequence[StoredLetter]) -> None:
         self._letters = letters
@@ -40,11 +41,12 @@ class BlockedLetters:
         return self._counts[self._places[_name(stored)]]
 
     def behind(self, stored: StoredLetter) -> list[StoredLetter]:
-        """In the order of their positions."""
+        """Returns the dead letters that wait for ``stored``, by position."""
         return [self._letters[place] for place in sorted(self._places_behind(self._places[_name(stored)]))]
 
     def with_earlier(self, chosen: Iterable[StoredLetter]) -> list[StoredLetter]:
-        """Returns ``chosen`` and the earlier letters of their rows, in the order of positions, in which they are applied."""
+        """Returns ``chosen`` and the earlier dead letters of their rows, by position, the sequence in which they are
+        applied."""
         wanted = {self._places[_name(stored)] for stored in chosen}
         queues: set[Hashable] = set()
         for place in reversed(range(len(self._letters))):
@@ -56,8 +58,8 @@ class BlockedLetters:
     def split(
         self, letters: Sequence[StoredLetter], held: Iterable[StoredLetter]
     ) -> tuple[list[StoredLetter], list[StoredLetter]]:
-        """Splits ``letters``, in their order, into those that may be applied while ``held`` may not, and the others: ``held``,
-        and what waits for them."""
+        """Splits ``letters`` into the ones that may be applied while ``held`` may not, and the others: ``held``, and
+        what waits for them."""
         not_free = {self._places[_name(stored)] for stored in held}
         queues: set[Hashable] = set()
         free, waiting = [], []

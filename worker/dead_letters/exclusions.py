@@ -1,8 +1,9 @@
-"""Which rows a worker does not apply: those with dead letters, from the first of them on. Pure.
+"""The rows that a worker does not apply: rows with dead letters, from the first of them on. Pure.
 
-A row is known by its table at the source, whatever that is called, and by the values of its key there (of all its columns, in a
-table without a key), as they were before any rule. Values of built-in types and of ``citext`` are the same when PostgreSQL takes
-them for equal, however they are written: the numeric ``1.0`` may be deleted and come back as ``1.00``.
+A row is known by its table at the source, whatever that is called, and by the values of its key there (of all its
+columns, in a table without a key), as they were before any rule. Values of built-in types and of ``citext`` are the
+same when PostgreSQL takes them for equal, however they are written: the numeric ``1.0`` may be deleted and come back as
+``1.00``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pgsluice.shared.wire.table import UNCHANGED, Column, Table, Value
 
 
 class TableKey(NamedTuple):
-    """A table of the source, and the columns that its rows are known by, with the types that say how their values are written:
-    all columns, in a table without a key. Without columns it stands for the table as a whole."""
+    """A table of the source, and the columns that its rows are known by, with the types that determine the spelling of
+    their values: all columns, in a table without a key. Without columns it means the table as a whole."""
 
     oid: int
     columns: tuple[tuple[str, int], ...]
@@ -30,7 +31,8 @@ _WRITTEN_IN_SEVERAL_WAYS = frozenset({700, 701, 1042, 1186, 1700})
 """The oids of real, double precision, char(n), interval and numeric."""
 
 _WRITTEN_ALIKE = {21: 20, 23: 20, 1043: 25}
-"""By the oid of smallint, integer and varchar those of bigint and text: a column that becomes the other keeps its texts."""
+"""Maps the oids of smallint, integer and varchar to bigint's and text's: a column that becomes the other keeps its
+texts."""
 
 RowKey = tuple[Hashable, ...]
 Row = tuple[TableKey, RowKey]
@@ -38,10 +40,10 @@ Row = tuple[TableKey, RowKey]
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """What the tasks of a batch leave out. Picklable.
+    """The changes that the tasks of a batch leave out. Picklable.
 
-    ``rejected`` has the reasons of changes that are dead letters, or will be, for what they are. ``blocked`` says from which
-    position on the changes of a row go behind its first letter. ``room`` is how many letters more there may be.
+    ``rejected`` has the reasons of changes that are rejected themselves. ``blocked`` is the position from which on the
+    changes of a row wait for its first dead letter. ``room`` is how many more dead letters are allowed.
     """
 
     rejected: Mapping[Position, str]
@@ -55,7 +57,8 @@ def table_key(table: Table) -> TableKey:
 
 
 def whole_table(table: Table) -> Row:
-    """What a truncation touches. Rows are known otherwise, so all later changes of the table wait for it."""
+    """Returns the row that a truncation touches. Rows are known otherwise, so all later changes of the table wait for
+    it."""
     return TableKey(table.oid, ()), ()
 
 
@@ -109,6 +112,6 @@ def touched_rows(message: MessageChanges) -> Iterator[Row]:
             case Truncation():
                 yield from map(whole_table, part.tables)
             case DefinitionChange():
-                pass  # no letter holds one
+                pass  # no dead letter holds one
             case unreachable:
                 assert_never(unreachable)

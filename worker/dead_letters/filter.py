@@ -1,11 +1,13 @@
-"""Takes out of a partition what its worker does not apply, and makes dead letters of it. Runs in a Spark task.
+"""Takes changes that the worker does not apply out of a partition, and makes dead letters of them. Runs in a Spark
+task.
 
-A change is taken out when it is rejected itself, or when it touches a row of which an earlier change was. From then on all rows
-that it touches are blocked. When a table's key is another than that of its letters, nobody can tell whether a row has one: then
-the filter takes out all of its changes. It does the same after it has rejected a truncation. While nothing is excluded, a message
-passes at the cost of one look.
+A change is taken out when it is rejected itself, or when it touches a row with an earlier one. From then on all rows
+that it touches are blocked. When a table's key is another than its dead letters', it is unknown whether a row has one:
+then the filter takes out all of its changes. It does the same after it has rejected a truncation. While nothing is
+excluded, a message passes at the cost of one check.
 
-With ``DiscardingWriter`` tasks look through a batch without writing it: what is rejected is taken out, the rest goes nowhere.
+With ``DiscardingWriter`` tasks search a batch without writing it: rejected changes are taken out, the rest goes
+nowhere.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Truncated = tuple[int, Position]
 
 
 class DeadLetterFilter:
-    """Of one partition, whose messages come in commit order."""
+    """The filter of one partition, whose messages come in commit order."""
 
     def __init__(self, exclusions: Exclusions, worker: str, truncates: Callable[[Table], bool] = lambda _: True) -> None:
         """``truncates``: whether a truncation of the table reaches the destination."""
@@ -44,21 +46,24 @@ class DeadLetterFilter:
         self._truncated: list[Truncated] = []
 
     def take_letters(self) -> list[DeadLetter]:
-        """Those since the call before."""
+        """Returns the dead letters since the call before."""
         letters, self._letters = self._letters, []
         return letters
 
     def take_truncated(self) -> list[Truncated]:
-        """Tables with blocked rows that were truncated since the call before: letters up to there mean nothing any more."""
+        """Returns tables with blocked rows that were truncated since the call before: their earlier dead letters are
+        obsolete."""
         truncated, self._truncated = self._truncated, []
         return truncated
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
-        """From now on ``remainder`` takes these out too. For changes of the message that was given last, which is given again."""
+        """Makes ``remainder`` take these out too. For changes of the message that was passed last, which is passed
+        again."""
         self._reasons |= {rejection.position: rejection.reason for rejection in rejections}
 
     def remainder(self, message: MessageChanges, body: bytes) -> MessageChanges:
-        """What is left of ``message``, which was decoded from ``body``. Positions and transactions stay."""
+        """Returns ``message``, which was decoded from ``body``, without excluded changes. Positions and transactions
+        stay."""
         if not self._reasons and not self._blocked:
             return message
         search = _MessageSearch(message, body, self._reasons)
@@ -77,8 +82,8 @@ class DeadLetterFilter:
         return replace(message, parts=parts)
 
     def copied_remainder(self, copied: CopiedRows) -> CopiedRows:
-        """The same of a whole message of copied rows: only rejected ones are taken out, for what is copied comes before every
-        change."""
+        """Returns a whole message of copied rows without rejected ones; none is blocked, because copied rows come
+        before every change."""
         first, end = copied_position(copied.sequence, 0), copied_position(copied.sequence, copied.rows)
         found = sorted(p.ordinal - first.ordinal for p in self._reasons if first <= p < end)
         if not found:
@@ -117,7 +122,7 @@ class DeadLetterFilter:
         return [part.select(left)] if left else []
 
     def _first_blocked_otherwise(self, table: TableKey) -> tuple[Position, str] | None:
-        """The first letter of the table that may be about any of its rows, and why; None without any."""
+        """Returns the first dead letter of the table that may be about any of its rows, and why; None without any."""
         others = [(other, rows) for other, rows in self._blocked.items() if other.oid == table.oid and other != table]
         found = [(position, other) for other, rows in others for position in rows.values()]
         if not found:
@@ -151,7 +156,7 @@ class DeadLetterFilter:
 
 
 def _behind(blocked: dict[RowKey, Position], touched: tuple[RowKey, RowKey], position: Position) -> str:
-    """Why a change goes behind an earlier one of the same row; "" when it does not."""
+    """Returns why a change waits for an earlier one of the same row; "" if it does not."""
     first = min((blocked[key] for key in touched if key in blocked), default=None)
     return f"{BEHIND} the dead letter {first} of the same row" if first is not None and first <= position else ""
 
@@ -177,7 +182,7 @@ class _MessageSearch:
 
 
 def _indexed(transactions: list[Transaction], reasons: dict[Position, str]) -> dict[int, str]:
-    """Those of ``reasons`` whose position lies in the transactions, by change index."""
+    """Returns the ``reasons`` whose position lies in the transactions, by change index."""
     by_lsn = {transaction.commit_lsn: transaction for transaction in transactions}
     found = {}
     for position, reason in reasons.items():
@@ -191,7 +196,7 @@ def _indexed(transactions: list[Transaction], reasons: dict[Position, str]) -> d
 
 @dataclass(frozen=True, slots=True)
 class DiscardingWriter:
-    """A ``PartitionWriter`` whose receipts say nothing."""
+    """A ``PartitionWriter`` whose receipts are empty."""
 
     takes_deletes: ClassVar[bool] = True
 

@@ -1,8 +1,9 @@
-"""The body of a dead letter: one change that decodes without its message. Tasks make it, driver and commands read it. Pure.
+"""The body of a dead letter: one change that decodes without its message. Tasks make it, driver and commands read it.
+Pure.
 
-The change is the frame that the source sent. Begin and Relation are those of the message; the Commit is made, because the
-transaction may go on in another message. A copied row was never a frame: it becomes the Insert that it would be,
-or the Delete.
+The change is the frame that the source sent. Begin and Relation are from the message; the Commit is created, because
+the transaction may continue in another message. A copied row was never a frame: it becomes the corresponding Insert, or
+Delete.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pgsluice.shared.wire.table import Table, Value
 
 
 def changes_of(letter: DeadLetter, sequence: int) -> MessageChanges:
-    """The letter's one change, as a message with that sequence."""
+    """Returns the dead letter's one change, as a message with that sequence."""
     return decode_changes(letter.body, first_sequence=sequence, sequence=sequence, first_ordinal=letter.position.ordinal)
 
 

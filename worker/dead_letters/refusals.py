@@ -1,23 +1,24 @@
-"""The rule by which all sinks tell whether the rows or the destination are at fault when rows are refused.
+"""The rule of all sinks that decides whether the rows or the destination are at fault when rows are refused.
 
-A destination that refuses a row and takes others refuses the row, which becomes a dead letter (``rejection``). One that refuses
-everything for one reason would refuse the next batch too: the destination or the configuration is at fault, as while a receiver
-is installed anew, or when a trigger, a constraint or a mapping fits no row. Then nothing is set aside: the sink raises
-TransientError, so the worker tries the batch again with growing pauses, tells what it waits for (log, status, metrics, alerts),
-and goes on by itself.
+A destination that refuses a row and takes others refuses the row, which becomes a dead letter (``rejection``). One that
+refuses everything for one reason would refuse the next batch too: the destination or the configuration is at fault, as
+while a receiver is installed again, or when a trigger, a constraint or a mapping fits no row. Then nothing is set
+aside: the sink raises TransientError, so the worker tries the batch again with growing pauses, reports what it waits
+for (log, status, metrics, alerts), and continues automatically.
 
-A *place* is what takes or refuses: a receiver, a table of the target, an index. It is at fault when all refusals of a pass over a
-batch, or over the part of it that a task writes, have one reason, and
+A *place* is what takes or refuses: a receiver, a table of the target, an index. It is at fault when all refusals of a
+pass over a batch, or over the part of it that a task writes, have one reason, and
 
-- it took nothing of that, and refused MOST_REFUSALS or more, whatever the reason says: fewer rows may well be wrong in the
+- it took nothing of that, and refused MOST_REFUSALS or more, whatever the reason: fewer rows may well be wrong in the
   same way; or
-- the reason speaks of the place or of who writes there, not of what is written, and since the first of two refusals or more it
-  took nothing.
+- the reason speaks of the place or of who writes there, not of what is written, and since the first of two refusals or
+  more it took nothing.
 
 So a batch of one row, a batch of which one row is taken, and two reasons make dead letters.
 
-That the worker lacks a right needs no count, for no row was looked at: sinks raise MissingPrivilegeError. At the start it ends
-the worker, which tells what to grant. Later somebody took the right away, and may give it back: the batch waits (``as_waiting``).
+That the worker lacks a right needs no count, because no row was tried: sinks raise MissingPrivilegeError. At the start
+it ends the worker, which names the missing permission. Later it was revoked, and may be granted again: the batch waits
+(``as_waiting``).
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Refusals:
         self._reasons: set[str] = set()
         self._speak_of_place = True
         self.has_taken = False
-        """Whether it took anything of this batch."""
+        """True if it took anything of this batch."""
         self._has_taken_since = False
-        """Whether it took anything since the first refusal of this pass."""
+        """True if it took anything since the first refusal of this pass."""
 
     def begin_batch(self) -> None:
         self.begin_pass()

@@ -1,7 +1,7 @@
-"""The dead letters of one worker, in the driver: which there are, which rows they block, and how new ones come about.
+"""The dead letters of one worker, in the driver: the existing ones, the rows that they block, and new ones.
 
-The stream is the only memory. It is read when the worker starts; after that this process is the only one that adds letters, and
-it looks again (``refresh``) only while there are some: people may discard letters or ask for a replay.
+The stream is the only memory. It is read when the worker starts; after that this process is the only one that adds dead
+letters, and it reads again (``refresh``) only while there are some: users may discard them or request a replay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ log = telemetry.logger(__name__)
 
 
 class LetterState(StrEnum):
-    """Why a letter is one: its change was refused; an earlier change of its row was; a person asked to have it applied."""
+    """Why a dead letter exists, or its state: its change was refused; an earlier change of its row was; a replay was
+    requested."""
 
     DEAD = "dead"
     BEHIND = "behind"
@@ -50,7 +51,7 @@ class DeadLetterRegistry:
         self._worker = worker
         self.limit = limit
         self.published = 0
-        """How many letters this process made."""
+        """Number of dead letters that this process made."""
         self._letters: dict[Position, StoredLetter] = {}
         self._blocked: dict[TableKey, dict[RowKey, Position]] = {}
         self._rejected: dict[Position, str] = {}
@@ -59,20 +60,20 @@ class DeadLetterRegistry:
 
     @property
     def stream_created(self) -> str:
-        """Identifies the dead-letter stream; "" while there is none."""
+        """Identifies the dead-letter stream; "" without one."""
         return self._seen.created if self._seen else ""
 
     @property
     def letters(self) -> Sequence[StoredLetter]:
-        """In the order of their positions."""
+        """The dead letters by position."""
         return [self._letters[position] for position in sorted(self._letters)]
 
     def states(self) -> Counter[LetterState]:
-        """How many letters are in which state. Any thread may call."""
+        """Returns the number of dead letters in each state. Any thread may call."""
         return Counter(map(_state, list(self._letters.values())))
 
     def load(self) -> None:
-        """Reads the stream; nothing is kept of what was known before, but the rejections of the batch in hand."""
+        """Reads the stream; discards everything known before, except the rejections of the current batch."""
         self._seen = self._loop.run(self.stream.state())
         self._letters, self._blocked = {}, {}
         letters, strays = self._loop.run(self.stream.contents(self._worker))
@@ -82,14 +83,15 @@ class DeadLetterRegistry:
         self._expect([], removed=len(strays))
 
     def refresh(self) -> None:
-        """The same, when there are letters and the stream is not as it was."""
+        """Reads the stream again, when there are dead letters and the stream has changed."""
         if not self._letters:
             return
         if _identity(self._loop.run(self.stream.state())) != _identity(self._seen):
             self.load()
 
     def exclusions(self, ownership: Ownership) -> Exclusions:
-        """What tasks leave out now. Letters that a later copy of their table makes meaningless are removed first."""
+        """Returns the changes that tasks leave out now. First removes dead letters that a later copy of their table
+        makes obsolete."""
         self.refresh()
         if self._letters:
             self._remove(lambda stored: _is_in_copy(stored.letter, ownership), "their tables were copied since")
@@ -98,7 +100,8 @@ class DeadLetterRegistry:
         return Exclusions(copied | self._rejected, {table: dict(rows) for table, rows in self._blocked.items()}, room)
 
     def reject(self, rejections: Iterable[Rejection]) -> None:
-        """For the batch in hand, which is to be looked through for these. Raises TerminalError when there is no room for them."""
+        """Notes rejections of the current batch, which must be searched for these. Raises TerminalError when there is
+        no room for them."""
         self._rejected |= {rejection.position: rejection.reason for rejection in rejections}
         new = [reason for position, reason in self._rejected.items() if position not in self._letters]
         if len(self._letters) + len(new) > self.limit:
@@ -121,7 +124,7 @@ class DeadLetterRegistry:
             raise WriteAgain
 
     def check_found(self) -> None:
-        """Raises TerminalError when a rejected change has no letter after the batch was looked through."""
+        """Raises TerminalError when a rejected change has no dead letter after the batch was searched."""
         lost = [position for position in self._rejected if position not in self._letters]
         if lost:
             raise TerminalError(
@@ -130,18 +133,19 @@ class DeadLetterRegistry:
             )
 
     def remove_truncated(self) -> None:
-        """Removes letters of tables that the batch in hand truncates: at the source, too, nothing is left of what they changed.
-        Before the batch is applied, because nobody would know of it after a crash; until then a replay has to wait anyway."""
+        """Removes dead letters of tables that the current batch truncates: their changes are obsolete at the source,
+        too. Call it before the batch is applied, because the truncation would be forgotten after a crash; until then a
+        replay has to wait anyway."""
         if self._truncated:
             truncated, self._truncated = self._truncated, {}
             self._remove(lambda stored: _is_truncated(stored.letter, truncated), "their tables were truncated since")
 
     def settle(self) -> None:
-        """The batch in hand is applied."""
+        """Notes that the current batch is applied."""
         self._rejected = {}
 
     def remove(self, letters: Sequence[StoredLetter]) -> None:
-        """Takes letters out of the stream that are applied, or superseded."""
+        """Removes dead letters from the stream that are applied, or superseded."""
         self._loop.run(self.stream.remove(letters))
         self._expect([], removed=sum(len(stored.all_sequences) for stored in letters))
         gone = {stored.letter.position for stored in letters}
@@ -151,14 +155,14 @@ class DeadLetterRegistry:
             self._enter(stored)
 
     def send_back(self, stored: StoredLetter, letter: DeadLetter) -> None:
-        """``letter`` takes the place of ``stored``, and waits for a person again."""
+        """Replaces ``stored`` by ``letter``, which waits for an operator again."""
         again = self._loop.run(self.stream.publish(letter))
         self._loop.run(self.stream.remove([stored]))
         self._expect(again.sequences, removed=len(stored.all_sequences))
         self._letters[letter.position] = again
 
     def withdraw(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
-        """Takes the places from ``letters``, none of which was applied there."""
+        """Removes the places of ``letters``, none of which was applied there."""
         return [self._withdrawn(stored) for stored in letters]
 
     def _withdrawn(self, stored: StoredLetter) -> StoredLetter:
@@ -168,7 +172,7 @@ class DeadLetterRegistry:
         return withdrawn
 
     def place(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
-        """Gives places to ``letters``, which are about to be applied in this order."""
+        """Gives places to ``letters``, which are about to be applied in this sequence."""
         return [self._placed(stored) for stored in letters]
 
     def _placed(self, stored: StoredLetter) -> StoredLetter:
@@ -198,7 +202,8 @@ class DeadLetterRegistry:
         )
 
     def _expect(self, added: Sequence[int], removed: int = 0) -> None:
-        """The stream changed by our own doing, which is nothing to look at again, unless somebody else added to it meanwhile."""
+        """Notes this process's own change of the stream, which needs no new read unless another client added to it
+        meanwhile."""
         if self._seen is not None and added and added[0] != self._seen.last_sequence + 1:
             self._seen = None
         if self._seen is not None:
@@ -249,7 +254,7 @@ def _copy(blocked: dict[TableKey, dict[RowKey, Position]]) -> dict[TableKey, dic
 
 
 def _is_in_copy(letter: DeadLetter, ownership: Ownership) -> bool:
-    """Whether the rows that a copy shows, or will show, hold the letter's change or replace it."""
+    """Returns whether the rows that a copy shows, or will show, hold the dead letter's change or replace it."""
     tables = Descriptor.decode(split_body(letter.body)[0]).tables
     if letter.is_copied:
         return not all(ownership.counts(table, letter.snapshot) for table in tables)

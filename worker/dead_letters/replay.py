@@ -1,12 +1,14 @@
-"""Replaying dead letters: the worker applies those that it was asked to apply, between two batches.
+"""Replays dead letters: the worker applies the requested ones, between two batches.
 
-They go through a sink of their own, which writes to the same destination under the name ``<worker>.replay``. Its position counts
-in the dead-letter stream: before a letter is applied it gets a place there, newer than all others. So a sink that is exactly once
-is that here too: the letters and that position become durable together, and letters that a crash left in the stream are known to
-be applied when that position has passed their places. What it has not passed was not applied, and gets another place.
+They go through a separate sink, which writes to the same destination under the name ``<worker>.replay``. Its position
+counts in the dead-letter stream: before a dead letter is applied it gets a place there, newer than all others. So a
+sink that is exactly once is that here too: the dead letters and that position become durable together, and dead letters
+that a crash left in the stream are known to be applied when that position has passed their places. The others were not
+applied, and get another place.
 
-The letters of a row are one queue. Whatever people ask for, in whichever order: a letter is applied with all earlier ones of its
-rows or after them. What is refused again gets its new reason, and waits for a person with the later letters of its rows.
+The dead letters of a row are one queue. Whatever users request: a dead letter is applied with all earlier ones of its
+rows or after them. One that is refused again gets its new reason, and waits for an operator with the later ones of its
+rows.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.rejection import BEHIND, RejectedChanges, Rejection, WriteAgain, refusal_of
 from pgsluice.worker.sinks.sink import Applied, Lane, Partition, Receipt, Sink
 
-ATTEMPTS = 3  # then the next look at the queue tries again
+ATTEMPTS = 3  # then the next check of the queue tries again
 log = telemetry.logger(__name__)
 
 
 class Replay:
-    """``new_sink`` makes a sink under ``names.replay_name``, not open. Letters hold what the source sent, so they go through the
-    rules and routes that are in force now."""
+    """``new_sink`` makes a sink under ``names.replay_name``, not open. Dead letters hold the source's changes, so they
+    go through the current rules and routes."""
 
     def __init__(self, registry: DeadLetterRegistry, transformation: Transformation, new_sink: Callable[[], Sink]) -> None:
         self._registry = registry
@@ -41,8 +43,8 @@ class Replay:
         self._new_sink = new_sink
 
     def run(self, applied: Applied) -> None:
-        """Applies what is asked for, as far as the worker itself has come to where the letters are from (``applied``). Must not
-        run while a batch does. Raises PgsluiceError; what was not applied is still asked for then."""
+        """Applies requested dead letters, if the worker itself has passed their positions (``applied``). Must not run
+        while a batch does. Raises PgsluiceError; unapplied ones stay requested then."""
         self._registry.refresh()
         begun = [stored for stored in self._registry.letters if stored.places]
         if not begun and not self._asked(applied):
@@ -55,8 +57,8 @@ class Replay:
             sink.close()
 
     def _asked(self, applied: Applied) -> list[StoredLetter]:
-        """The letters that can be applied now, in the order of positions. The worker may publish a letter before it has applied
-        the batch that the letter is from; until then the letter waits, and so do those that wait for it."""
+        """Returns the dead letters that can be applied now, by position. The worker may publish a dead letter before it
+        has applied its batch; until then it waits, and so do the ones after it."""
         letters = self._registry.letters
         asked = [stored for stored in letters if stored.is_queued]
         if not asked:
@@ -66,14 +68,15 @@ class Replay:
         return blocked.split(wanted, [stored for stored in wanted if not _is_passed(stored.letter, applied)])[0]
 
     def _end_interrupted(self, begun: Sequence[StoredLetter], replayed: Applied) -> None:
-        """Ends a replay that was interrupted: removes the letters that it applied, and takes the places from the others."""
+        """Ends a replay that was interrupted: removes applied dead letters, and takes the places from the others."""
         reached = replayed.sequence if replayed.stream_created == self._registry.stream_created else 0
         self._registry.withdraw([stored for stored in begun if stored.places[0] > reached])
         self._registry.remove([stored for stored in begun if stored.places[0] <= reached])
 
     def _apply(self, sink: Sink, letters: Sequence[StoredLetter]) -> None:
-        """Applies ``letters`` in pieces of fewer than MOST_REFUSALS: a person is told of each letter why it is refused, and a
-        destination is not taken for one that is at fault (``refusals``) because all of them are refused for what they hold."""
+        """Applies ``letters`` in pieces of fewer than MOST_REFUSALS: so each dead letter gets its own reason for a
+        refusal, and the destination is not considered at fault (``refusals``) because all of them are refused for their
+        content."""
         failures = replayed = 0
         while letters:
             piece = letters[: MOST_REFUSALS - 1]
@@ -85,7 +88,7 @@ class Replay:
                 continue
             except WriteAgain:
                 continue
-            except TransientError:  # a sink may want a second look at what it could not take as a whole
+            except TransientError:  # a sink may need a second pass after it could not write all as a whole
                 failures += 1
                 if failures == ATTEMPTS:
                     raise
@@ -96,7 +99,7 @@ class Replay:
             log.info("dead letters were replayed", letters=replayed)
 
     def _transformed(self, messages: Sequence[MessageChanges]) -> list[MessageChanges]:
-        """Raises RejectedChanges for those that a rule rejects."""
+        """Raises RejectedChanges for changes that a rule rejects."""
         transformed, rejections = [], []
         for message in messages:
             rejected = unreadable_changes(message)
@@ -109,8 +112,8 @@ class Replay:
         return transformed
 
     def _send_back(self, letters: Sequence[StoredLetter], rejections: Iterable[Rejection]) -> list[StoredLetter]:
-        """Returns those of ``letters`` that can still be applied. Letters that wait for a refused one are no longer asked for
-        either: else they would have it tried again."""
+        """Returns the ``letters`` that can still be applied. Withdraws requests that wait for a refused one: else they
+        would retry it."""
         reasons = {rejection.position: rejection.reason for rejection in rejections}
         known = self._registry.letters
         asked = [stored for stored in known if stored.is_queued or stored.places]
@@ -125,12 +128,12 @@ class Replay:
 
 
 def _is_passed(letter: DeadLetter, applied: Applied) -> bool:
-    """A letter may be published before the batch that it was taken from is applied."""
+    """Returns whether the worker has applied the batch of the dead letter, which may be published earlier."""
     return letter.sequence <= applied.sequence_in(Lane.COPIED if letter.is_copied else Lane.CATCH_UP)
 
 
 def _receipts(sink: Sink, messages: Sequence[MessageChanges], transformation: Transformation) -> Iterator[Receipt]:
-    """Those of the letters' changes, which are one partition and went through ``transformation``."""
+    """Yields the receipts of the dead letters' changes, which are one partition and went through ``transformation``."""
     partition = Partition(messages[0].first_sequence, messages[-1].sequence, names=transformation.names)
     rules = transformation.hash
     taken: list[MessageChanges] = []

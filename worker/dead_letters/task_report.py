@@ -1,4 +1,4 @@
-"""What a task tells the driver of changes that are not applied, beside its receipts."""
+"""A task's report about changes that are not applied, in addition to its receipts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _U32 = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """``letters`` were taken out. ``rejections`` are what the sink's writer raised: they were not taken out yet. ``truncated``
-    tables need no letters from before their truncation."""
+    """``letters`` were taken out. ``rejections`` are from the sink's writer: they were not taken out yet. ``truncated``
+    tables need no dead letters from before their truncation."""
 
     letters: tuple[DeadLetter, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     truncated: tuple[Truncated, ...] = ()
 
     def encode(self) -> bytes | None:
-        """None when there is nothing to tell."""
+        """Returns None for an empty report."""
         if not (self.letters or self.rejections or self.truncated):
             return None
         encoded = [letter.encode() for letter in self.letters]

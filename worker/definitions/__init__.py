@@ -1,1 +1,1 @@
-"""What a worker does when a table of the source is altered: what is to become of it, who is asked, and what is noted."""
+"""Schema changes in a worker: the action for an altered table, the decision it needs, and the record of its outcome."""

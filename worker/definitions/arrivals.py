@@ -29,7 +29,8 @@ class Arrival:
 
 
 def read_arrivals(reader: ChangeReader, spans: Sequence[tuple[int, int]], ownership: Ownership) -> Iterator[Arrival]:
-    """In order. Each span is the first and the last sequence of a message. Raises as ``reader`` does."""
+    """Yields the arrivals in order. Each span is the first and the last sequence of a message. Raises as ``reader``
+    does."""
     wanted = {last for _, last in spans}
     for first, last in _near(spans):
         for body in reader.bodies(first, last):
@@ -52,7 +53,7 @@ def _near(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def arrivals_of(message: MessageChanges, ownership: Ownership) -> Iterator[Arrival]:
-    """None for what somebody forged: it says nothing; nor for what another lane takes."""
+    """Yields the definitions of the message, None for a forged one; omits those of another lane."""
     # one kind alone: what is left of the others is no arrival
     left = {part.change_index: part for part in ownership.remainder(message).parts if isinstance(part, DefinitionChange)}
     for part in message.parts:

@@ -1,7 +1,7 @@
-"""What is done about a definition, and what a person is told who has to do it: pure.
+"""Judges definitions: the action, and the error for an operator who has to act: pure.
 
-A sink that alters its destination follows the user's policy and its defaults. One that passes definitions on, or over, alters
-nothing, so only a ``stop`` that somebody asked for concerns it.
+A sink that alters its destination follows the user's policy and its defaults. One that forwards or ignores definitions
+alters nothing, so only an explicit ``stop`` concerns it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _NOTHING_APPLIED = "nothing of the transaction was applied"
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``outcomes`` are what becomes of its parts, each once. ``stop`` is why a person is needed first, None when none is."""
+    """``outcomes`` are the outcomes of its parts, each once. ``stop`` is why an operator must act first, None
+    otherwise."""
 
     outcomes: tuple[Outcome, ...]
     stop: TerminalError | None = None
@@ -60,7 +61,7 @@ def judge(arrival: Arrival, policies: Policies, use: DefinitionUse) -> Judgement
 
 
 def new_columns_error(arrival: Arrival, columns: Sequence[DefinedColumn]) -> TerminalError:
-    """For columns that rules say nothing of, in a table of which they hide others."""
+    """Returns the error for columns that the rules do not name, in a table with hidden columns."""
     names = ", ".join(column.name for column in columns)
     return TerminalError(
         f"table '{_name(arrival)}' has a new column ({names}), and the table's rules, which hide others, say nothing of it",
@@ -69,7 +70,7 @@ def new_columns_error(arrival: Arrival, columns: Sequence[DefinedColumn]) -> Ter
 
 
 def held_key_error(arrival: Arrival) -> TerminalError:
-    """For a column that is held, and identifies rows from here on."""
+    """Returns the error for a column that is held, and identifies rows from here on."""
     return TerminalError(
         f"a column of table '{_name(arrival)}' that is held (new-columns) is of its key now, and rows need it",
         f"run 'pgsluice ddl accept {_name(arrival)}' to let it pass, then start again; {_NOTHING_APPLIED}",
@@ -77,7 +78,7 @@ def held_key_error(arrival: Arrival) -> TerminalError:
 
 
 def refused_error(arrival: Arrival, error: RefusedDefinitionError) -> TerminalError:
-    """For a definition that the destination refused."""
+    """Returns the error for a definition that the destination refused."""
     return TerminalError(
         f"{error.fact} ({_place(arrival)}; {_words(arrival)})",
         f"{error.remedy}, and start again; or alter the target yourself, run {_command(arrival)} and start again;"
@@ -130,7 +131,7 @@ def _asked(kind: Kind, arrival: Arrival) -> TerminalError:
 
 
 def _name(arrival: Arrival) -> str:
-    """The name it had; a dash where the source could not tell."""
+    """Returns the name it had; a dash if the source could not provide it."""
     about = concerned(arrival.definition.event)
     table = table_of(arrival.definition)
     if table is not None:

@@ -1,16 +1,16 @@
-"""Reads from the condition that PostgreSQL reports which rows a partition held. Pure.
+"""Parses PostgreSQL's condition for the rows of a partition. Pure.
 
-The text comes from the source, where the owner of a table may partition it by functions of their own: run at a target, these
-could do anything there. So no part of the text is run. Comparisons of plain columns with constants are read, and the target's
-statement is written anew from them; everything else is refused.
+The text comes from the source, where the owner of a table may partition it by custom functions: run at a target, these
+could do anything there. So no part of the text is run. Comparisons of plain columns with constants are read, and the
+target's statement is rebuilt from them; everything else is refused.
 
     condition   condition AND|OR condition ..., NOT condition, (condition)
                 column =|<|<=|>|>= constant, column = ANY (ARRAY[constant, ...]), column IS [NOT] NULL
     column      a name; or (name)::text of a column of type varchar, which changes nothing
     constant    'text', a number, true or false; ::type behind it
 
-That is what PostgreSQL makes of ranges and lists (``get_partition_qual_relid``). It writes keywords in capitals, and quotes every
-name that is not of lower-case letters.
+That is what PostgreSQL makes of ranges and lists (``get_partition_qual_relid``). It writes keywords in capitals, and
+quotes every name that is not of lower-case letters.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _TYPES_OF_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """``is_text``: it was quoted; otherwise it is a number, true or false. ``type_name`` is SQL for a type and nothing else, ""
-    for a constant that has none behind it."""
+    """``is_text``: it was quoted; otherwise it is a number, true or false. ``type_name`` is SQL for a type and nothing
+    else, "" for a constant without one."""
 
     text: str
     is_text: bool
@@ -177,7 +177,7 @@ class _Reader:
         return found.number
 
     def _list(self) -> tuple[Constant, ...]:
-        """ARRAY[...], maybe in parentheses and with a type: that of the column it is compared with."""
+        """ARRAY[...], maybe in parentheses and with a type: the type of the column it is compared with."""
         if self._takes("("):
             constants = self._list()
             self._expect(")")

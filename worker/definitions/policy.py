@@ -1,11 +1,12 @@
-"""What is to become of a definition of each kind: the user's choice, for all tables or for those of a pattern.
+"""The user's policy for definitions of each kind, for all tables or for the tables of a pattern.
 
-    ddl: apply                      apply, stop or ignore: what is done about kinds that nothing else is said of
+    ddl: apply                      apply, stop or ignore: default for kinds without another choice
     ddl-policy:
       drop-column: keep             a kind, and its action
-      shop.* drop-table: drop       the same for tables of a pattern (``shared.wire.table``); the last one that fits counts
+      shop.* drop-table: drop       the same for tables of a pattern (``shared.wire.table``); the last match wins
 
-``stop`` ends the worker before anything of the transaction is applied, until a person accepts the definition as done.
+``stop`` ends the worker before anything of the transaction is applied, until an operator accepts the definition as
+done.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from pgsluice.shared.wire.table import TableName, TablePattern
 
 
 class Kind(enum.StrEnum):
-    """Of a definition, as the configuration calls it."""
+    """The kinds of definitions, as the configuration names them."""
 
     ADD_COLUMN = "add-column"
     DROP_COLUMN = "drop-column"
@@ -61,9 +62,9 @@ class Kind(enum.StrEnum):
     TYPE = "type"
     """Attributes of a composite type, or what a domain refuses."""
     VOLATILE_DEFAULT = "volatile-default"
-    """A column was added, and each row that was there has a value of its own in it."""
+    """A column was added, and each existing row has a different value in it."""
     REWRITE = "rewrite"
-    """Values of rows that were there are others."""
+    """Values of existing rows changed."""
     ATTACH_PARTITION = "attach-partition"
     DETACH_PARTITION = "detach-partition"
     DROP_TABLE = "drop-table"
@@ -81,9 +82,9 @@ class Action(enum.StrEnum):
     CAST = "cast"
     """The target converts the values it has: the user vouches that the source's were converted and not computed."""
     NULL = "null"
-    """Rows that are there have NULL in the new column."""
+    """Existing rows have NULL in the new column."""
     RECOPY = "recopy"
-    """The table is copied again: until the group's ledger says so, that is as ``stop``."""
+    """The table is copied again: before the group's ledger has that, it acts like ``stop``."""
     IGNORE = "ignore"
     STOP = "stop"
 
@@ -105,7 +106,7 @@ ACTIONS: Mapping[Kind, tuple[Action, ...]] = {
     Kind.DROP_TABLE: (Action.KEEP, Action.DROP, Action.STOP),
     Kind.UNKNOWN: (Action.STOP, Action.IGNORE),
 }
-"""What may be chosen, the default first."""
+"""The permitted actions, the default first."""
 
 _KINDS: Mapping[type[Difference], Kind] = {
     TableRenamed: Kind.RENAME_TABLE,
@@ -155,7 +156,7 @@ class Policies:
         return (ignoring or actions)[0]
 
     def asked(self, kind: Kind, table: TableName | None) -> Action | None:
-        """What somebody said about it, beside ``apply`` and ``ignore`` for all kinds; None when nobody did."""
+        """Returns the explicit choice, other than ``apply`` and ``ignore`` for all kinds; None without one."""
         for choice in reversed(self.choices):
             fits = choice.pattern is None or (table is not None and choice.pattern.matches(*table))
             if choice.kind is kind and fits:
@@ -174,14 +175,15 @@ def kind_of(difference: Difference) -> Kind:
 
 
 def kinds_of(definition: PublishedDefinition) -> list[Kind]:
-    """Of a definition, each once; none when nothing that rows carry is altered. For all of them the table is ``table_of``'s."""
+    """Returns the kinds of a definition, each once; empty if it alters nothing that rows carry. All of them are about
+    the table of ``table_of``."""
     event, was = definition.event, definition.previous
     match event:
         case TableDefined() | TablePublished():
             altered = [each for each in differences_of(definition) if not _came_empty(each, definition)]
             return list(dict.fromkeys(map(kind_of, altered)))
         case TypeDefined():
-            # one kind alone: what was there before is a table or a type, and nothing else
+            # a single kind: the previous definition is a table or a type, and nothing else
             return _kinds_of_type(was, event) if isinstance(was, TypeDefined) else []
         case TableRewritten(reason=reason):
             return rewrite_kinds(reason)
@@ -196,7 +198,7 @@ def kinds_of(definition: PublishedDefinition) -> list[Kind]:
 
 
 def _came_empty(difference: Difference, definition: PublishedDefinition) -> bool:
-    """Whether it is a partition without rows."""
+    """Returns whether it is a partition without rows."""
     if not isinstance(difference, PartitionAttached):
         return False
     return definition.event.tag == MADE_AS_PARTITION or difference.partition.oid in definition.empty
@@ -208,7 +210,7 @@ def _kinds_of_type(was: TypeDefined, now: TypeDefined) -> list[Kind]:
 
 
 def rewrite_kinds(reason: int) -> list[Kind]:
-    """How rows are stored says nothing of what is in them."""
+    """Returns the kinds for a rewrite; a change of the storage alone has none."""
     if reason == _STORED_OTHERWISE:
         return []
     return [Kind.VOLATILE_DEFAULT] if reason & _FOR_EACH_ROW and not reason & _OF_A_TYPE else [Kind.REWRITE]

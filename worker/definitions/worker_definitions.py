@@ -1,8 +1,8 @@
-"""The definitions of one worker, in the driver: whether they may be applied, what is held back, and what became of them.
+"""The definitions of one worker, in the driver: whether they may be applied, held columns, and the outcomes.
 
-Before a batch that holds definitions is written, they are looked at (``meet``): one that needs a person stops the worker before
-anything of its transaction is applied, unless it was accepted. While the batch is committed a sink may be given them
-(``in_place``), and then it is noted what became of them (``settle``). A batch without definitions costs nothing.
+Before a batch that holds definitions is written, they are judged (``meet``): one that needs an operator stops the
+worker before anything of its transaction is applied, unless it was accepted. While the batch is committed a sink may
+get them (``in_place``), and then their outcomes are noted (``settle``). A batch without definitions costs nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pgsluice.worker.sinks.abilities import AcceptingSink, AlteredSink, DefinedS
 from pgsluice.worker.sinks.sink import DefinitionUse, Receipt, Sink
 
 PASS, HOLD = "pass", "hold"
-"""Of ``new-columns``, beside "stop"."""
+"""Values of ``new-columns``, in addition to "stop"."""
 
 DECISIONS_INTERVAL_S = 5.0
-"""How often a worker that holds columns looks whether somebody decided."""
+"""Interval at which a worker that holds columns checks for decisions."""
 
 log = telemetry.logger(__name__)
 
@@ -47,7 +47,7 @@ class _Met:
 
     @property
     def is_given(self) -> bool:
-        """Whether a sink is told of it that alters its destination."""
+        """Returns whether a sink that alters its destination gets it."""
         return Outcome.APPLIED in self.outcomes
 
 
@@ -67,7 +67,7 @@ class WorkerDefinitions:
         self._accepted: Collection[Position] = ()
         self._held: dict[tuple[int, int], HeldColumn] = {}
         self._columns: dict[int, frozenset[int]] = {}
-        """Of ``_held``, by table; shared with the transformation."""
+        """``_held`` by table; shared with the transformation."""
         self._outcomes: Outcomes | None = None
         self._met: Sequence[_Met] = ()
         self._looked_at = time.monotonic()
@@ -86,7 +86,8 @@ class WorkerDefinitions:
         return self._transformation
 
     def meet(self, arrivals: Iterable[Arrival]) -> None:
-        """Of the batch that is to be written now. Raises TerminalError when a person is needed first."""
+        """Judges the definitions of the batch that will be written now. Raises TerminalError when an operator must act
+        first."""
         self._met = [self._judged(arrival) for arrival in arrivals]
 
     def in_place(self, receipts: Iterable[Receipt]) -> Iterable[Receipt]:
@@ -98,13 +99,13 @@ class WorkerDefinitions:
         return given_in_place(receipts, [met.arrival for met in self._met if met.is_given], self._give)
 
     def refused(self, error: RefusedDefinitionError) -> TerminalError:
-        """Notes that the worker stops for the refused definition. Returns the error with a way to go on; ``error`` itself where
+        """Notes that the worker stops for the refused definition. Returns the error with a remedy; ``error`` itself if
         the batch has no such definition."""
         arrival = next((met.arrival for met in self._met if met.arrival.definition == error.definition), None)
         return error if arrival is None else self._stopped(arrival, refused_error(arrival, error))
 
     def settle(self) -> None:
-        """The batch is applied. Does not fail: what became of definitions is for people."""
+        """Notes the outcomes after the batch is applied. Does not fail: they are for readers."""
         met, self._met = [each for each in self._met if alters(each.arrival.definition)], ()
         if met:
             self._tell_of_passed_over(met)
@@ -112,11 +113,11 @@ class WorkerDefinitions:
 
     @property
     def may_be_decided(self) -> bool:
-        """Whether it is worth looking for decisions: something waits for one, and nobody looked lately."""
+        """Returns whether to check for decisions: a column waits for one, and the last check is old enough."""
         return bool(self._held) and time.monotonic() - self._looked_at >= DECISIONS_INTERVAL_S
 
     def look_for_decisions(self) -> None:
-        """Lets columns pass that somebody decided about. Must not run while a batch does."""
+        """Releases columns that an operator decided about. Must not run while a batch does."""
         self._looked_at = time.monotonic()
         self._accepted = self._loop.run(accepted_by(self._bucket, self._worker))
         self._release()
@@ -140,7 +141,7 @@ class WorkerDefinitions:
         return _Met(left, (*judgement.outcomes, Outcome.HELD) if kinds_of(left.definition) else (Outcome.HELD,))
 
     def _check_new_columns(self, arrival: Arrival) -> Sequence[DefinedColumn]:
-        """Columns that are held from now on. Raises TerminalError when a person is to decide first."""
+        """Returns columns that are held from now on. Raises TerminalError when an operator must decide first."""
         about = concerned(arrival.definition.event)
         if self._new_columns == PASS or about is None:
             return ()
@@ -163,7 +164,7 @@ class WorkerDefinitions:
         return found
 
     def _lets_pass(self, arrival: Arrival) -> bool:
-        """Whether a person who accepts the definition only lets its new columns pass like any other."""
+        """Returns whether accepting the definition only releases its new columns."""
         return self._new_columns != PASS and bool(self._transformation.unguarded(arrival.definition))
 
     def _check_held_key(self, arrival: Arrival) -> None:
@@ -175,7 +176,7 @@ class WorkerDefinitions:
                 raise self._stopped(arrival, held_key_error(arrival))
 
     def _is_accepted(self, position: Position) -> bool:
-        """Looks once more before it says no: that ends the worker."""
+        """Reads decisions once more before it returns False, which ends the worker."""
         if position not in self._accepted:
             self._accepted = self._loop.run(accepted_by(self._bucket, self._worker))
         return position in self._accepted

@@ -1,8 +1,9 @@
 """The index of records in Kafka: the change stream of a group without a replicator (``shared.wire.kafka_range``).
 
-Who adds a range takes the newest message of the stream, whose ``ends`` say what is indexed, and names it as the one that must
-come before. So the stream is one chain whoever adds to it, and needs no owner. The ids of its messages are never used again. What
-every worker has applied is removed as from any change stream (``shared.broker.change_retention``), but never the newest message.
+Who adds a range takes the newest message of the stream, whose ``ends`` hold the indexed offsets, and names it as the
+one that must come before. So the stream is one chain whichever process adds to it, and needs no owner. The ids of its
+messages are never used again. Messages that every worker has applied are removed as from any change stream
+(``shared.broker.change_retention``), but never the newest message.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from pgsluice.worker.stopping import Retrying, Stopping
 
 RANGE_RECORDS = 1000
 RANGE_BYTES = 4 * 1024 * 1024
-"""Most of each, but for its last record: a task holds a range as a whole."""
+"""Limit of each range, without its last record: a task holds a range as a whole."""
 LOOK_INTERVAL_S = 0.2
 RANGE_COSTS_S = 0.01
-"""What a range costs a task, about, whatever it holds."""
+"""Approximate cost of a range for a task, whatever it holds."""
 LONGEST_INTERVAL_S = 5.0
 LONGEST_LOOK_S = 1.0
-"""After which a look adds no more: what it has added is worked on."""
+"""Time after which a pass adds no more ranges: workers start on the ones added."""
 END_DEADLINE_S = 3.0
 
 log = telemetry.logger(__name__)
@@ -53,7 +54,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IndexEnd:
-    """The newest message: what the next one goes on from."""
+    """The newest message, which the next one continues."""
 
     sequence: int = 0
     total_bytes: int = 0
@@ -63,14 +64,15 @@ class IndexEnd:
 
     @classmethod
     def of(cls, last: StoredMessage | None) -> IndexEnd:
-        """Raises WireError when the message is none of an index."""
+        """Raises WireError when the message is not of an index."""
         if last is None:
             return cls()
         headers, entry = MessageHeaders.decode(last.headers), IndexEntry.decode(last.data)
         return cls(last.sequence, headers.total_bytes, headers.anchor or NO_ANCHOR, entry.range.cluster, entry.ends)
 
     def followed_by(self, at: KafkaRange, ends: Mapping[str, TopicEnds], size: int) -> tuple[MessageHeaders, IndexEnd]:
-        """The headers of the message that names ``at``, whose records have ``size`` bytes, and the end behind it."""
+        """Returns the headers of the message that names ``at``, whose records have ``size`` bytes, and the end after
+        it."""
         lsn = self.anchor.position.commit_lsn
         now = (datetime.now(UTC) - POSTGRES_EPOCH).total_seconds()
         anchor = Anchor(Position(LSN(lsn + at.records + 1), 1), 0, max(int(now * 1e6), self.anchor.committed_at + 1))
@@ -105,13 +107,13 @@ class RangeIndex:
         self._end: IndexEnd | None = None
         self._begun: dict[tuple[str, int], tuple[int, ...]] = {}
         self._awaited: Sequence[str] = ()
-        """Topics that were not there at the newest look."""
+        """Topics that did not exist at the last check."""
         self.is_behind = False
-        """Whether the newest look left something for the next."""
+        """True if the last pass left ranges for the next."""
 
     def begin(self, worker: str, settings: StreamSettings) -> bool:
-        """Makes the group's stream and its bucket, and looks a first time. Raises TerminalError when the group is somebody
-        else's, or the topics are not what was read before."""
+        """Creates the group's stream and its bucket, and makes a first pass. Raises TerminalError when the group is
+        another publisher's, or the topics are not the ones read before."""
         check_cluster(self._kafka.cluster)
         self._topics = SourceTopics(self._kafka.cluster)
         self._sizes = RecordSizes(self._kafka.cluster)
@@ -138,7 +140,7 @@ class RangeIndex:
             slot_lsn="",
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        await self._bucket.create(GROUP_KEY, record)  # unless it is there
+        await self._bucket.create(GROUP_KEY, record)  # unless it exists
         await self._check_group()
 
     async def _check_group(self) -> None:
@@ -150,7 +152,7 @@ class RangeIndex:
             )
 
     def advance(self) -> int:
-        """Adds what Kafka holds and the index does not, as far as a look gets; returns how many messages."""
+        """Adds ranges of Kafka that the index lacks, as far as one pass gets; returns the number of messages."""
         assert self._sizes is not None
         self.is_behind = False
         if self._end is None:
@@ -165,7 +167,7 @@ class RangeIndex:
         for at, ends, size in self._new_ranges(end.ends or {}, sizes):
             headers, behind = end.followed_by(at, ends, size)
             if not self._loop.run(self._publish(headers, IndexEntry(at, ends), end.sequence)):
-                self._end = None  # another process was faster, or it is not known: what is there is looked up
+                self._end = None  # another process was faster, or it is not known: the end is read again
                 return added
             self._end = end = behind
             added += 1
@@ -190,7 +192,7 @@ class RangeIndex:
     def _new_ranges(
         self, known: Mapping[str, TopicEnds], sizes: RecordSizes
     ) -> Iterator[tuple[KafkaRange, Mapping[str, TopicEnds], int]]:
-        """In order, each with what is indexed when it is, too, and with its bytes."""
+        """Yields new ranges in order, each with the ends after it, and with its bytes."""
         assert self._topics is not None
         ends = dict(known)
         described = self._topics.described(self._kafka.topics)
@@ -212,7 +214,8 @@ class RangeIndex:
                     yield at, dict(ends), measured.size
 
     def _check_missing(self, missing: Sequence[str], known: Collection[str]) -> None:
-        """A topic of which nothing was read may come with the first row of its table. Raises TerminalError for another one."""
+        """Checks missing topics: one that was never read may come with the first row of its table. Raises TerminalError
+        for another one."""
         for topic in missing:
             if topic in known:
                 raise missing_error(topic)
@@ -221,7 +224,7 @@ class RangeIndex:
         self._awaited = missing
 
     def _first_offsets(self, topic: str, topic_id: str, partitions: int) -> tuple[int, ...]:
-        """Those at the first look at a topic of which nothing is indexed: what it loses from then on is missed."""
+        """Returns the offsets at the first check of a topic that is not indexed yet: a loss after that is noticed."""
         assert self._topics is not None
         offsets = self._begun.get((topic_id, partitions))
         if offsets is None:
@@ -232,8 +235,8 @@ class RangeIndex:
         return offsets
 
     async def _publish(self, headers: MessageHeaders, entry: IndexEntry, after: int) -> bool:
-        """False when another message is in its place. Raises TransientError when it is not known whether it was stored: the next
-        look tells."""
+        """Returns False when another message is in its place. Raises TransientError when it is not known whether it was
+        stored: the next pass finds out."""
         message_id = f"{self._cluster}/{self._names.slot}/{entry.range}#{uuid.uuid4().hex[:12]}"
         try:
             return await self._stream.append(entry.encode(), headers.encode(), message_id, after)
@@ -245,8 +248,8 @@ class RangeIndex:
 def begun_index(
     loop: EventLoopThread, client: Client, settings: WorkerSettings, kafka: KafkaSourceSettings, stopping: Stopping
 ) -> RangeIndex:
-    """That of a worker which starts. Waits until Kafka and the stream are reached; a worker that is to end at what there is now,
-    until all of that is in. Raises as ``Stopping.check`` when that comes first."""
+    """Returns the index of a starting worker. Waits until Kafka and the stream are reached; for a worker that ends at
+    the current end, until all of that is in. Raises as ``Stopping.check`` when that comes first."""
     index = RangeIndex(loop, client, GroupNames(settings.group), kafka)
     opening = Retrying("Kafka, or the group's stream, cannot be reached, trying again", settings.retry.source)
     stopping.wait_for(lambda: index.begin(settings.name, kafka.stream), opening)
@@ -256,8 +259,8 @@ def begun_index(
 
 
 def look_interval_s(added: int) -> float:
-    """How long until the next look. The more ranges this one ``added``, the later that is, and the more it finds in each
-    partition: so a worker keeps up with many of them."""
+    """Returns the seconds until the next pass. The more ranges this one ``added``, the later that is, and the more it
+    finds in each partition: so a worker keeps up with many of them."""
     return min(max(LOOK_INTERVAL_S, added * RANGE_COSTS_S), LONGEST_INTERVAL_S)
 
 

@@ -1,10 +1,10 @@
 """Reads a range of one partition and makes a message body of it, which decodes as a replicator's does.
 
-Each record has a commit LSN of its own in the index: the one of the message before, and then its place in the range. Records that
-follow each other and come from one source transaction share the first one's, as one transaction, with the source's transaction
-id and commit time. A last transaction without changes ends at the message's anchor, whatever the range holds. A range without a
-record (a transaction that was given up, markers) holds a TRUNCATE of no table, because a message without changes would not count
-as read.
+Each record has its own commit LSN in the index: the one of the message before, and then its place in the range. Records
+that follow each other and come from one source transaction share the first one's, as one transaction, with the source's
+transaction id and commit time. A last transaction without changes ends at the message's anchor, whatever the range
+holds. A range without a record (an aborted transaction, markers) holds a TRUNCATE of no table, because a message
+without changes would not count as read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Described(NamedTuple):
 
 
 class RangeReader:
-    """For one thread. Raises TransientError when the brokers do not answer."""
+    """For a single thread. Raises TransientError when the brokers do not answer."""
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._topics = SourceTopics(cluster)
@@ -102,7 +102,7 @@ _readers: dict[KafkaSettings, RangeReader] = {}
 
 
 def process_reader(cluster: KafkaSettings) -> RangeReader:
-    """This process's, made at the first call and kept as long as the process."""
+    """Returns this process's reader, made at the first call and kept as long as the process."""
     reader = _readers.get(cluster)
     if reader is None:
         reader = _readers[cluster] = RangeReader(cluster)

@@ -1,9 +1,9 @@
 """Fetches ranges of partitions over one consumer, without a consumer group.
 
-The index names ranges of many partitions in turn, often of a few records each. The consumer reads one partition at a time and
-is told the next one, which costs some milliseconds (``FETCH_WAIT_MS``, and a request). A range that follows the one before, or
-lies a little behind it, costs none: what was read ahead is kept for it. Where nothing was read ahead no partition stays assigned,
-because the library would ask for more all the time.
+The index names ranges of many partitions in turn, often of a few records each. The consumer reads one partition at a
+time and is assigned the next one, which costs some milliseconds (``FETCH_WAIT_MS``, and a request). A range that
+follows the one before, or comes a little after it, costs none: what was read ahead is kept for it. Where nothing was
+read ahead no partition stays assigned, because the library would ask for more all the time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pgsluice.worker.kafka_source.topic_ends import error_of
 from pgsluice.worker.sinks.kafka.kafka_client import WITHOUT_GROUP, Complaints, client_settings
 
 READ_DEADLINE_S = 60.0
-"""How long nothing may come."""
+"""Longest time without an event."""
 POLL_S = 0.5
 AT_ONCE = 500
 FETCH_WAIT_MS = 5
-"""How long a broker waits for records that are not there. Meanwhile the client asks it for no other partition."""
+"""Time that a broker waits for missing records. Meanwhile the client asks it for no other partition."""
 FETCH_BYTES = 256 * 1024
 AHEAD_BYTES = 2 * 1024 * 1024
-"""What the library reads ahead; it is for nothing when another partition is next."""
+"""Bytes that the library reads ahead; wasted when another partition is next."""
 LONGEST_SKIP = 1000
 """Offsets between two ranges of a partition that are read and thrown away: that is faster than to begin there."""
 
@@ -44,8 +44,8 @@ Records = Sequence[tuple[int, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Those records of a range that are committed and have a value. ``arrived_at`` is the clock ``time.monotonic`` at a moment
-    when all were there."""
+    """The records of a range that are committed and have a value. ``arrived_at`` is the clock ``time.monotonic`` at a
+    moment when all had arrived."""
 
     records: Records
     arrived_at: float
@@ -61,8 +61,8 @@ class Measured:
 
 @dataclass(slots=True)
 class _Assigned:
-    """The partition that is read. ``events`` came of it and belong to no range that was read; ``place`` is the offset behind the
-    last such range."""
+    """The partition that is read. ``events`` are its events after the ranges read so far; ``place`` is the offset after
+    the last such range."""
 
     topic: str
     partition: int
@@ -71,14 +71,14 @@ class _Assigned:
     arrived_at: float = 0.0
 
     def leads_to(self, at: KafkaRange) -> bool:
-        """Whether what is there, or comes next soon, gets to the range."""
+        """Returns whether the events read ahead, or the next ones, lead to the range."""
         known = max(self.place, self.events[-1].offset() or 0) if self.events else self.place
         is_there = (self.topic, self.partition) == (at.topic, at.partition)
         return is_there and self.place <= at.first <= known + LONGEST_SKIP
 
     @property
     def is_at_end(self) -> bool:
-        """Nothing behind ``place`` was read ahead."""
+        """Returns whether nothing after ``place`` was read ahead."""
         return not self.events or self.events[0].error() is not None
 
 
@@ -95,7 +95,7 @@ class _StoppedError(Exception):
 
 
 class RecordFetcher:
-    """For one thread. Raises TransientError when the brokers do not answer."""
+    """For a single thread. Raises TransientError when the brokers do not answer."""
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._complaints = Complaints()
@@ -119,13 +119,13 @@ class RecordFetcher:
         return self._read(at, lambda assigned: self._fetched(at, assigned))
 
     def measure(self, at: KafkaRange, most_bytes: int) -> Measured:
-        """Of the records that ``fetch`` gives, those up to the first with which they have ``most_bytes``, or all. None is kept.
-        Raises as ``fetch``."""
+        """Measures the records that ``fetch`` returns, up to the first with which they have ``most_bytes``, or all.
+        None is kept. Raises as ``fetch``."""
         return self._read(at, lambda assigned: self._measured(at, assigned, most_bytes))
 
     def _read(self, at: KafkaRange, use: Callable[[_Assigned], T]) -> T:
         with self._complaints.translated(at.topic):
-            assigned, self._assigned = self._assigned, None  # until the range is read to its end nobody knows the place
+            assigned, self._assigned = self._assigned, None  # the place is unknown until the range is read to its end
             try:
                 return self._read_on(at, assigned, use)
             finally:
@@ -151,7 +151,7 @@ class RecordFetcher:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the library asks the brokers for nothing."""
+        """Returns whether the library asks the brokers for nothing."""
         return not self._consumer.assignment()
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class RecordFetcher:
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise _StoppedError(error)
                 assert offset is not None
-                if offset >= at.end:  # of a range behind this one, or the partition's end: it stays
+                if offset >= at.end:  # of a range after this one, or the partition's end: it stays
                     return
                 assigned.events.popleft()
                 if error is None and offset >= at.first and value is not None:
@@ -207,7 +207,7 @@ class RecordFetcher:
                 deadline = time.monotonic() + READ_DEADLINE_S
 
     def _has_come(self, assigned: _Assigned, timeout_s: float) -> bool:
-        """Waits for one event only, and adds all that had come by then."""
+        """Waits for a single event only, and adds all that had come by then."""
         event = self._consumer.poll(timeout_s)
         if event is None:
             return False

@@ -1,6 +1,6 @@
-"""How many bytes the records of a range hold. Kafka does not tell it, so they are read where there are many of them.
+"""Measures the bytes of a range's records. Kafka does not report them, so they are read if there are many.
 
-Without it a batch of large records would need many times the memory that people gave to it. A few records are taken to be like
+Without it a batch of large records would need many times its configured memory. A few records are assumed to be like
 the newest ones of their topic that were read, for a short while: where few come at a time, most are not read for this.
 """
 
@@ -26,15 +26,15 @@ class _Sample:
 
 
 class RecordSizes:
-    """For one thread. Raises TransientError when the brokers do not answer, HistoryError when records are gone."""
+    """For a single thread. Raises TransientError when the brokers do not answer, HistoryError when records are gone."""
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._fetcher = RecordFetcher(cluster)
         self._samples: dict[str, _Sample] = {}
 
     def measure(self, at: KafkaRange, most_bytes: int) -> Measured:
-        """As many records from the range's beginning as have ``most_bytes`` together with the last of them, or all, and at least
-        one byte."""
+        """Measures the records from the range's beginning up to the one with which they have ``most_bytes``, or all,
+        and at least one byte."""
         sample = self._samples.get(at.topic)
         if sample is not None and at.records <= FEW_RECORDS and time.monotonic() - sample.read_at < LONGEST_USE_S:
             records = min(at.records, 1 + most_bytes // sample.mean_bytes)
@@ -45,5 +45,5 @@ class RecordSizes:
         return Measured(found.end, max(1, found.size))
 
     def rest(self) -> None:
-        """Until the next call brokers are asked for nothing."""
+        """Requests nothing from brokers until the next call."""
         self._fetcher.rest()

@@ -1,4 +1,4 @@
-"""How far the topics go that a worker reads, and whether they still are the topics that it began with."""
+"""The ends of the topics that a worker reads, and the check that they still are the topics that it began with."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class SourceTopics:
         return str(self._brokers.metadata().cluster_id)
 
     def described(self, topics: Iterable[str]) -> dict[str, tuple[str, int]]:
-        """The ids and numbers of partitions of those that are there. Raises TerminalError when a broker has come that must not be
-        connected to."""
+        """Returns the ids and numbers of partitions of existing topics. Raises TerminalError when a broker has come
+        that must not be connected to."""
         self._brokers.judge()
         found: dict[str, tuple[str, int]] = {}
         for topic, future in self._brokers.client.describe_topics(TopicCollection(list(topics))).items():
@@ -41,7 +41,7 @@ class SourceTopics:
         return found
 
     def describe(self, topic: str) -> tuple[str, int]:
-        """As ``described``. Raises TerminalError when the topic is not there."""
+        """Like ``described``. Raises TerminalError when the topic does not exist."""
         found = self.described([topic])
         if topic not in found:
             raise missing_error(topic)
@@ -51,7 +51,7 @@ class SourceTopics:
         return self._offsets(topic, partitions, OffsetSpec.earliest())
 
     def stable_offsets(self, topic: str, partitions: int) -> tuple[int, ...]:
-        """Behind the last record of each partition that no open transaction may still take back."""
+        """Returns the offset after the last record of each partition that no open transaction can still abort."""
         return self._offsets(topic, partitions, OffsetSpec.latest())
 
     def check_keeps_all(self, topic: str) -> None:
@@ -78,7 +78,7 @@ class SourceTopics:
 
 
 def _description(future: Any) -> Any:
-    """What it brings; None when there is no such topic."""
+    """Returns the future's result; None when there is no such topic."""
     try:
         return future.result(ANSWER_DEADLINE_S)
     except KafkaException as failure:
@@ -89,7 +89,7 @@ def _description(future: Any) -> Any:
 
 @contextmanager
 def _named(complaints: Complaints, topic: str) -> Iterator[None]:
-    """Errors of the client about a topic that is read, as our own."""
+    """Translates errors of the client about a topic."""
     with complaints.translated(topic):
         try:
             yield
@@ -102,7 +102,7 @@ def error_of(complaints: Complaints, error: KafkaError, topic: str) -> PgsluiceE
 
 
 def missing_error(topic: str) -> TerminalError:
-    """For a topic that was there."""
+    """Returns the error for a topic that existed before."""
     return TerminalError(
         f"there is no topic {topic} in Kafka", f"it was removed, and what was not applied of it is lost: {_BEGIN_ANEW}"
     )

@@ -1,1 +1,1 @@
-"""What a worker shows of itself: what its tasks count, what batches took, and what is looked up now and then."""
+"""Metrics of a worker: its tasks' figures, its batches' times, and values that are read at a scrape."""

@@ -1,6 +1,6 @@
-"""What one attempt at a batch brought, as its tasks count it; it becomes metrics when the batch is applied.
+"""Figures of one attempt at a batch, counted by its tasks; they become metrics when the batch is applied.
 
-A task counts what it has in its hands anyway, and only when somebody wants to know. Its figures come with its last answer.
+A task counts data that it handles anyway, and only when metrics are exported. Its figures come with its last answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_COMMITS = 100
-"""Of a batch, and so of each of its tasks, whose commit times are kept; they are spread evenly over all of them."""
+"""Number of commit times kept for a batch, and so for each of its tasks; they are spread evenly over all of them."""
 
 _ROW_OPERATIONS = ((INSERT, "insert"), (UPDATE, "update"), (DELETE, "delete"))
 
@@ -104,7 +104,7 @@ class FigureCount:
                     assert_never(unreachable)
 
     def note_copied(self, size: int, before: CopiedRows, after: Sequence[CopiedRows]) -> None:
-        """The same for copied rows of one message."""
+        """Notes the copied rows of one message."""
         self._bytes += size
         for rows in after:
             if rows.rows:
@@ -122,12 +122,12 @@ class FigureCount:
 
 
 def thinned(times: list[int]) -> list[int]:
-    """At most MOST_COMMITS of them, evenly spread."""
+    """Returns at most MOST_COMMITS of them, evenly spread."""
     return times[:: -(-len(times) // MOST_COMMITS)] if len(times) > MOST_COMMITS else times
 
 
 class BatchFigures:
-    """Those of all tasks of one attempt, with the seconds that its stages took. ``changes`` counts source changes."""
+    """Figures of all tasks of one attempt, with the seconds that its stages took. ``changes`` counts source changes."""
 
     def __init__(self, plan_s: float = 0.0) -> None:
         self.plan_s = plan_s
@@ -165,7 +165,8 @@ class BatchFigures:
 
 
 class BatchWaits:
-    """What holds one batch up: attempts that failed, from the begin of the first one at ``began_at`` of the monotonic clock."""
+    """The delays of one batch: attempts that failed, from the begin of the first one at ``began_at`` of the monotonic
+    clock."""
 
     def __init__(self, began_at: float) -> None:
         self.began_at = began_at
@@ -178,7 +179,7 @@ class BatchWaits:
         self.waited_for, self.reason = error.cause, str(error)
 
     def record(self, lane: Lane, figures: BatchFigures, began_at: float) -> BatchRecord:
-        """Of the batch whose last attempt began at ``began_at``, and is applied just now."""
+        """Returns the record of the batch whose last attempt began at ``began_at``, and is applied just now."""
         return BatchRecord(
             at=datetime.now(UTC).isoformat(),
             lane=lane.value,
@@ -195,7 +196,7 @@ class BatchWaits:
 
 
 def timed(answers: Iterable[T], figures: BatchFigures) -> Iterator[T]:
-    """``answers``, which tasks write while they are taken: the time that takes is that of writing."""
+    """``answers``, which tasks write while they are consumed: that time is the writing time."""
     iterator = iter(answers)
     while True:
         began_at = time.monotonic()

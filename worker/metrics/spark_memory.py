@@ -1,4 +1,4 @@
-"""How much memory Spark's processes on this machine take: the JVM's heap, and the Python processes that run tasks."""
+"""Memory of Spark's processes on this machine: the JVM's heap, and the Python processes that run tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Heap(NamedTuple):
 
 
 class SparkMemory:
-    """Asks the JVM on the caller's thread, by a connection of its own. None while Spark starts, and once the JVM is gone."""
+    """Asks the JVM on the caller's thread, by a separate connection. None while Spark starts, and once the JVM is gone."""
 
     def __init__(self, spark: Spark) -> None:
         self._spark = spark
@@ -42,13 +42,13 @@ class SparkMemory:
             return None
 
     def python_rss(self) -> int | None:
-        """Of all processes below the JVM."""
+        """Resident memory of all processes below the JVM."""
         root = self._spark.process_id
         return None if root is None else sum(map(_resident_bytes, descendants(root)))
 
 
 def descendants(root: int) -> set[int]:
-    """The processes that ``root`` or one of them started and that are there now."""
+    """Returns the existing processes that ``root`` or one of its descendants started."""
     children: dict[int, list[int]] = {}
     for name in os.listdir(_PROC):
         if name.isdigit():

@@ -1,6 +1,6 @@
-"""What a worker counts of its batches and letters, and how that is shown.
+"""A worker's counters of batches and dead letters, and their samples.
 
-The thread that applies batches adds; whoever shows metrics reads. Nothing here waits for anybody.
+The thread that applies batches adds; the exports read. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EPOCH_S = POSTGRES_EPOCH.timestamp()
 
 
 class WorkerMetrics:
-    """Of one worker, since its process began. ``tables`` is how many have a label of their own."""
+    """Counters of one worker, since its process began. ``tables`` is how many have a separate label."""
 
     def __init__(self, tables: int) -> None:
         self._registry: DeadLetterRegistry | None = None
@@ -38,7 +38,7 @@ class WorkerMetrics:
         self._retries: Counter[Cause] = Counter()
 
     def follow(self, registry: DeadLetterRegistry) -> None:
-        """Has the letters counted that are there now, and that come. A worker that goes on after a pause has another registry."""
+        """Counts the existing dead letters, and new ones. A worker that continues after a pause has another registry."""
         if self._registry is not None:
             self._letters_before += self._registry.published
         self._registry = registry

@@ -1,4 +1,4 @@
-"""What a worker shows, from its first line to its last; it comes to know more on the way."""
+"""The vitals of a worker, from its start to its end; more metrics are added on the way."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pgsluice.worker.sinks.sink import Applied
 
 
 class WorkerVitals:
-    """``client`` and ``lease`` are None until the worker has them. ``on_ended`` is told, on any thread, when a part of this
-    ended by itself."""
+    """``client`` and ``lease`` are unset until the worker has them. ``on_ended`` is called, on any thread, when a part
+    of this failed."""
 
     def __init__(self, settings: WorkerSettings, pulse: Pulse, on_ended: Callable[[PgsluiceError], None]) -> None:
         self.client: Client | None = None
@@ -39,16 +39,17 @@ class WorkerVitals:
         self._outputs = Outputs()
         self._watch: WorkerWatch | None = None
         self.metrics = WorkerMetrics(settings.metrics.tables)
-        """What batches tell."""
+        """Metrics of batches."""
         for collect in (self.metrics.collect, self._looked_up):
             self._vitals.add(collect)
 
     def begin(self) -> None:
-        """Shows that the worker is starting. Raises UsageError or TerminalError when that is not possible where it is to be."""
+        """Exports that the worker is starting. Raises UsageError or TerminalError when that is not possible at the
+        configured address."""
         self._outputs = Outputs.begin(self._settings, self._vitals, self._on_ended)
 
     def follow(self, worker: RunningWorker, applied: Callable[[], Applied]) -> None:
-        """Shows what ``worker`` does, from now on, also while it is paused. ``applied`` tells how far it is."""
+        """Exports the metrics of ``worker``, from now on, also while it is paused. ``applied`` returns its position."""
         self.metrics.follow(worker.registry)
         self._sink = worker.sink if isinstance(worker.sink, MeasuredSink) else None
         self.let_go()
@@ -62,7 +63,7 @@ class WorkerVitals:
         return worker.loop.run(read_run_samples(StateBucket(client, GroupNames(worker.settings.group))))
 
     def let_go(self) -> None:
-        """To be called while everything that is looked at is still there."""
+        """Detaches from the worker; call it while everything that is read still exists."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
@@ -78,7 +79,7 @@ class WorkerVitals:
         return [*reconnects, *([] if watch is None else watch.collect()), *own]
 
     def _conditions(self) -> dict[str, bool]:
-        """What a batch was last refused for does not answer."""
+        """Returns the conditions of readiness; a server that refused the last batch is not available."""
         cause = None if self._pulse.wait is None else self._pulse.wait.cause
         return {
             "nats": self.client is not None and self.client.is_connected and cause is not Cause.NATS,

@@ -1,7 +1,7 @@
-"""What a worker has to look up to show it: how far it is behind, how much memory Spark takes, and how a pipeline's runs fare.
+"""A worker's metrics that must be read first: its lag, Spark's memory, and the state of a pipeline's runs.
 
-A thread of its own looks when somebody asks. What was not to be had, or is older than STALE_S because a look hangs, is not
-shown.
+A separate thread reads them at a scrape. A value that could not be read, or is older than STALE_S because a read hangs,
+is not shown.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class _Look:
 
 
 class WorkerWatch:
-    """Looks, when asked, from its making on until ``close``; ``on_ended`` is told when that ended by itself. ``runs`` asks the
-    broker for those of a pipeline, and raises PgsluiceError."""
+    """Reads, when asked, from its creation on until ``close``; ``on_ended`` is called when that failed. ``runs`` reads
+    the runs of a pipeline from the broker, and raises PgsluiceError."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Where the worker is: what it has applied, who may apply, and where it goes on."""
+"""The worker's position: the applied one, the lease to apply, and where it continues."""

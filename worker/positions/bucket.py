@@ -30,14 +30,14 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class AnnouncedEnd(NamedTuple):
-    """Of a batch of that lane."""
+    """The end of a batch of that lane."""
 
     lane: Lane
     sequence: int
 
 
 class BucketPositions:
-    """Blocking calls over a NATS connection of its own, made by ``load``. TransientError when NATS does not answer."""
+    """Blocking calls over a separate NATS connection, made by ``load``. TransientError when NATS does not answer."""
 
     def __init__(self, settings: NatsSettings, group: str, worker: str) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class BucketPositions:
         self._ends: tuple[AnnouncedEnd, ...] = ()
 
     def load(self) -> Applied:
-        """The stored position, NOTHING_APPLIED when there is none. The bucket must exist."""
+        """Returns the stored position, NOTHING_APPLIED without one. The bucket must exist."""
         if self._loop is None:
             self._loop = EventLoopThread("pgsluice-positions")
         if self._client is None:
@@ -69,7 +69,7 @@ class BucketPositions:
         return sorted(end.sequence for end in self._ends if end.lane is lane)
 
     def announce_end(self, sequence: int, lane: Lane) -> None:
-        """As ``store``, but the position stays. Nothing is written when that end is announced already."""
+        """Like ``store``, but the position stays. Writes nothing when that end is announced already."""
         assert self._loop is not None, "load comes first"
         end = AnnouncedEnd(lane, sequence)
         if end not in self._ends:
@@ -86,21 +86,21 @@ class BucketPositions:
         self._stored, self._ends = applied, ends
 
     def renumber(self, applied: Applied) -> None:
-        """As ``store``, when the stream counts anew: ends that were announced by the old sequences mean nothing any more."""
+        """Like ``store``, when the stream is numbered again: ends that were announced by the old sequences are invalid."""
         assert self._loop is not None, "load comes first"
         self._loop.run(self._store(applied, ()))
         self._stored, self._ends = applied, ()
 
     def ledger(self, oids: Iterable[int] | None = None) -> LedgerContent:
-        """Returns what the bucket says of the copies of these tables, or of all. May be called from another thread than the one
-        that stores."""
+        """Returns the bucket's records of the copies of these tables, or of all. May be called from another thread than
+        the one that stores."""
         assert self._loop is not None, "load comes first"
         assert self._bucket is not None
         ledger = Ledger(self._bucket)
         return self._loop.run(ledger.load() if oids is None else ledger.load_tables(oids))
 
     def close(self) -> None:
-        """Ends the connection; nothing happens when there is none."""
+        """Closes the connection, if any."""
         loop, client = self._loop, self._client
         self._loop = self._client = self._bucket = None
         if loop is None:
@@ -142,7 +142,7 @@ class BucketPositions:
         return await self._bucket.update(self._key, record, self._revision)
 
     async def _adopt_own_write(self) -> bool:
-        """A write whose acknowledgement was lost leaves our own record under a revision we did not hear of."""
+        """Accepts a write whose acknowledgement was lost: it left this process's record under an unknown revision."""
         assert self._bucket is not None, "load comes first"
         entry = await self._bucket.read(self._key, PositionRecord)
         if entry is None or entry.value.writer != self._writer:

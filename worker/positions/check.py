@@ -1,11 +1,11 @@
-"""Where in the group's streams a worker goes on from its sink's position.
+"""Finds where in the group's streams a worker continues from its sink's position.
 
-The position counts in sequences, and they alone prove nothing: a broker that lost its newest messages, as after a power cut,
-gives their sequences out again when they are published again, packed in another way. What proves that the stream still holds
-what was applied is the transaction that was applied last, known by its commit LSN and its commit time. It has to be the last one
-of the message at the position; or the stream holds it elsewhere: then the worker goes on there, and leaves out of the message
-that holds it what is applied already. A stream that ends before it may still come to hold it: the replicator publishes again
-what the slot was not told to forget.
+The position is a sequence, which alone proves nothing: a broker that lost its newest messages, as after a power cut,
+reuses their sequences when the changes are published again, packed in another way. The proof that the stream still
+holds the applied changes is the transaction that was applied last, known by its commit LSN and its commit time. It has
+to be the last one of the message at the position; or the stream holds it elsewhere: then the worker continues there,
+and leaves the applied changes out of the message that holds it. A stream that ends before it may still come to hold it:
+the replicator publishes again what was not confirmed to the slot.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Start:
     catch_up: Start | None = None
 
     def of(self, lane: Lane) -> Start:
-        """Where that lane of changes begins."""
+        """Returns the start of that lane of changes."""
         return self if lane is Lane.CHANGES else self.catch_up or Start(self.applied)
 
 
 async def find_start(stream: ChangeStream, names: GroupNames, applied: Applied, state: StreamState | None) -> Start:
-    """Where to go on in the stream of changes, of which ``state`` is newer than ``applied``. There is none when the group only
-    copied.
+    """Returns where to continue in the stream of changes; its ``state`` is newer than ``applied``, and None when the
+    group only copied.
 
-    Raises HistoryError when the stream is not the one that was applied, or lost messages that were not; StreamBehindError when
-    it ends before what is applied; TransientError when NATS does not answer.
+    Raises HistoryError when the stream is not the one that was applied, or lost messages that were not;
+    StreamBehindError when it ends before what is applied; TransientError when NATS does not answer.
     """
     if state is None:
         if applied.sequence:
@@ -65,7 +65,7 @@ async def find_start(stream: ChangeStream, names: GroupNames, applied: Applied, 
 
 
 async def _with_catch_up(start: Start, catch_up: CatchUp, stream: ChangeStream, state: StreamState) -> Start:
-    """What those tables have applied ends with an earlier transaction of the same stream."""
+    """Adds the start of tables that catch up: their applied changes end with an earlier transaction of the same stream."""
     here = Applied(catch_up.sequence, catch_up.commit_lsn, catch_up.committed_at, start.applied.stream_created)
     found = await _Search(stream, here, state).find()
     if found == Start(here):
@@ -75,8 +75,9 @@ async def _with_catch_up(start: Start, catch_up: CatchUp, stream: ChangeStream, 
 
 
 def check_goes_on(names: GroupNames, applied: Applied, state: StreamState | None) -> None:
-    """Whether the stream that is being read still is the one that ``applied`` counts in, as far as its state tells; ``state`` is
-    newer than ``applied``. Raises HistoryError or StreamBehindError: then it was replaced or put back under a running worker."""
+    """Checks, as far as its state shows it, that the stream that is being read still is the one of ``applied``;
+    ``state`` is newer than ``applied``. Raises HistoryError or StreamBehindError: then it was replaced or put back
+    under a running worker."""
     if state is not None and applied.stream_created in ("", state.created) and applied.sequence <= state.last_sequence:
         return
     if not applied.sequence:
@@ -130,7 +131,7 @@ def _lost_messages(name: str, last_sequence: int, applied: int) -> HistoryError:
 
 
 class _Search:
-    """For the transaction that was applied last, in one stream."""
+    """The search for the transaction that was applied last, in one stream."""
 
     def __init__(self, stream: ChangeStream, applied: Applied, state: StreamState) -> None:
         self._stream = stream
@@ -149,8 +150,9 @@ class _Search:
         return await self._start_in(sequence)
 
     async def _is_where_it_was(self) -> bool:
-        """Whether the message at the position ends with the transaction that was applied last; or, when retention removed that
-        message, whether the one after it says so. An empty stream that ends there can only be believed."""
+        """Returns whether the message at the position ends with the transaction that was applied last; or, when
+        retention removed that message, whether the one after it names it. For an empty stream that ends there no check
+        is possible."""
         sequence, state = self._applied.sequence, self._state
         if state.first_sequence <= sequence <= state.last_sequence:
             headers = MessageHeaders.decode((await self._message(sequence)).headers)
@@ -185,8 +187,8 @@ class _Search:
         return low
 
     async def _start_in(self, sequence: int) -> Start:
-        """``sequence`` is that of the first message, perhaps a chunk, that ends with the transaction or beyond it: that message
-        must hold it, wholly or its beginning."""
+        """``sequence`` is the first message's, perhaps a chunk, that ends with the transaction or beyond it: that
+        message must hold it, wholly or its beginning."""
         applied = self._applied
         body = await self._body_that_reaches(sequence)
         if body.after is not None and self._is_applied_last(body.after):
@@ -201,8 +203,8 @@ class _Search:
         return Start(replace(applied, sequence=body.first_sequence - 1), body.after, applied.commit_lsn + 1)
 
     async def _body_that_reaches(self, sequence: int) -> Body:
-        """The first complete body, from the chunk at ``sequence`` on, that ends at the applied commit LSN or later. Groups of
-        chunks that were begun again are passed over."""
+        """Returns the first complete body, from the chunk at ``sequence`` on, that ends at the applied commit LSN or
+        later. Skips groups of chunks that were begun again."""
         at = sequence - MessageHeaders.decode((await self._message(sequence)).headers).chunk.index + 1
         pieces: list[bytes] = []
         while at <= self._state.last_sequence:

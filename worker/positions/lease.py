@@ -1,11 +1,12 @@
-"""Who runs a worker name: one process at a time.
+"""The lease of a worker name, for one process at a time.
 
-The holder writes its identity under ``lease.<worker>`` in the state bucket and rewrites it every RENEWAL_INTERVAL_S. Whoever
-waits watches the entry's revision on its own clock (clocks of two machines are never compared): unchanged for
-LEASE_DURATION_S, the holder is gone. On the same host the waiter also sees at once when the holder's process no longer exists.
+The holder writes its identity under ``lease.<worker>`` in the state bucket and rewrites it every RENEWAL_INTERVAL_S. A
+waiter watches the entry's revision on its own clock (clocks of two machines are never compared): unchanged for
+LEASE_DURATION_S, the holder is gone. On the same host the waiter also sees at once when the holder's process no longer
+exists.
 
-The lease keeps two workers from doing the same work. It is not what makes a sink exactly-once: that is the position, which a sink
-moves only from the value it knows.
+The lease keeps two workers from doing the same work. It is not what makes a sink exactly-once: that is the position,
+which a sink moves only from the value it knows.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ log = telemetry.logger(__name__)
 
 
 class Lease:
-    """The lease of one worker name, or of what else ``key`` stands for: ``holder`` calls it so in sentences. Used on one event
-    loop."""
+    """The lease of one worker name, or of another object with ``key``: ``holder`` names it in sentences. Used on one
+    event loop."""
 
     def __init__(self, bucket: Bucket, worker: str, key: str = "", holder: str = "") -> None:
         self._bucket = bucket
@@ -43,12 +44,13 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether no other process may have it now. Any thread may ask."""
+        """Returns whether no other process may have it now. Any thread may ask."""
         return self._renewal is not None and time.monotonic() - self._renewed_at < LEASE_DURATION_S
 
     async def acquire(self, on_ended: Ended) -> None:
-        """Waits until this process holds the lease, also while the broker does not answer, then renews it in the background.
-        ``on_ended`` is told why that came to an end: TransientError when another process took the lease."""
+        """Waits until this process holds the lease, also while the broker does not answer, then renews it in the
+        background. ``on_ended`` is called with the reason of its end: TransientError when another process took the
+        lease."""
         while True:
             try:
                 self._revision = await self._win()
@@ -60,7 +62,7 @@ class Lease:
             await asyncio.sleep(RENEWAL_INTERVAL_S)
 
     async def _win(self) -> int:
-        """Waits for the lease; the revision under which it is ours."""
+        """Waits for the lease; returns the revision under which this process holds it."""
         waited_since = time.monotonic()
         seen_revision, seen_at, logged_at = -1, 0.0, 0.0
         while True:
@@ -119,7 +121,8 @@ class Lease:
         return revision is not None or await self._still_ours()
 
     async def _still_ours(self) -> bool:
-        """An update whose acknowledgement was lost leaves our own identity under a revision we did not hear of."""
+        """Returns whether this process still holds the lease: an update whose acknowledgement was lost leaves its
+        identity under an unknown revision."""
         entry = await self._bucket.read(self._key, LeaseRecord)
         if entry is None or entry.value != _identity():
             return False
@@ -132,14 +135,15 @@ def _identity() -> LeaseRecord:
 
 
 def _is_gone(holder: LeaseRecord) -> bool:
-    """Whether the holder ran on this very machine and its process has ended. False when that cannot be known."""
+    """Returns whether the holder ran on this very machine and its process has ended. False when that cannot be known."""
     if not holder.boot or (holder.host, holder.boot) != (socket.gethostname(), _boot_id()):
         return False
     return _started_at(holder.pid) != holder.started
 
 
 def _boot_id() -> str:
-    """Tells this boot of this kernel, and this process namespace, from any other; empty where the system does not say."""
+    """Returns an identity of this boot of this kernel, and of this process namespace; empty where the system provides
+    none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -148,7 +152,8 @@ def _boot_id() -> str:
 
 
 def _started_at(pid: int) -> str:
-    """The process's start time in clock ticks since boot, which tells it from a later one with the same number."""
+    """Returns the process's start time in clock ticks since boot, which distinguishes it from a later one with the same
+    number."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

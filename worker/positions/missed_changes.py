@@ -1,9 +1,10 @@
-"""Changes that met no row in the sink: what is said of them in the log and in the worker's report.
+"""Changes that met no row in the sink, for the log and the worker's report.
 
-An update or delete has nothing to do where its row is not there. That is as it should be when the sink was started without the
-source's rows, and for a table with a filter or a route: a delete is sent where a row may have been, and some rows never are. A
-table that was copied, and whose changes all come, has each row that they speak of; so there it is evidence that source and
-target differ. (An update that brings its whole row writes it, whether it was there or not, and is not counted.)
+An update or delete has no effect if its row does not exist. That is correct when the sink was started without the
+source's rows, and for a table with a filter or a route: a delete is sent where a row may have been, and some rows never
+are. A table that was copied, and whose changes all come, has each row that they refer to; so there it is evidence that
+source and target differ. (An update that brings its whole row writes it, whether it existed or not, and is not
+counted.)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pgsluice.worker.sinks.abilities import CountingSink
 from pgsluice.worker.sinks.sink import MissedChanges, Sink
 
 LOG_INTERVAL_S = 600.0
-"""For one table."""
+"""Minimum interval between two log entries about a table."""
 
 REPORTED_TABLES = 20
 """The report is one small record; who has more tables in trouble needs no longer list."""
@@ -37,8 +38,8 @@ class _Logged:
 
 
 class MissedChangesLog:
-    """Says it once for each table, and again when there are more and LOG_INTERVAL_S is over. ``clock`` counts seconds. A sink
-    that does not count its missed changes has none."""
+    """Logs misses once for each table, and again when there are more and LOG_INTERVAL_S is over. ``clock`` counts
+    seconds. Empty for a sink that does not count its missed changes."""
 
     def __init__(self, sink: Sink, transformation: Transformation, clock: Callable[[], float] = time.monotonic) -> None:
         self._missed: Callable[[], Sequence[MissedChanges]] = sink.missed if isinstance(sink, CountingSink) else tuple
@@ -48,13 +49,13 @@ class MissedChangesLog:
         self._noted: Sequence[MissedChanges] = ()
 
     def begin(self) -> Sequence[MissedChanges]:
-        """What the sink counted by now, and an earlier process logged: only more of it is news."""
+        """Returns the sink's counts so far, which an earlier process logged: only later ones are logged."""
         self._noted = self._missed()
         self._logged = {(each.oid, each.place): _Logged(each.changes, self._clock() - LOG_INTERVAL_S) for each in self._noted}
         return self._noted
 
     def note(self, ownership: Ownership) -> Sequence[MissedChanges]:
-        """What the sink counted by now. Most batches miss nothing: then it is the same list as before."""
+        """Returns the sink's counts. Most batches miss nothing: then it is the same list as before."""
         missed = self._missed()
         if missed is not self._noted:
             self._noted = missed
@@ -82,17 +83,17 @@ class MissedChangesLog:
 
 
 def _first(missed: MissedChanges) -> str:
-    """Its position, "" where it is not known."""
+    """Returns the position of the first miss, "" if unknown."""
     return str(missed.positions[0]) if missed.positions else ""
 
 
 def is_expected(missed: MissedChanges, transformation: Transformation) -> bool:
-    """Whether that may be as it should be, wherever the rows came from."""
+    """Returns whether the misses may be correct, wherever the rows came from."""
     return transformation.may_leave_rows_out(missed.oid, missed.source)
 
 
 def report_missed(missed: Sequence[MissedChanges], transformation: Transformation) -> tuple[MissedReport, ...]:
-    """For the worker's record: what matters most first, REPORTED_TABLES at most."""
+    """Returns the misses for the worker's record: the most important first, REPORTED_TABLES at most."""
     judged = sorted(((is_expected(each, transformation), -each.changes, each) for each in missed), key=itemgetter(0, 1))
     return tuple(
         MissedReport(each.oid, ".".join(each.place), each.changes, each.since, expected, each.updates, each.deletes, _first(each))

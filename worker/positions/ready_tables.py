@@ -28,7 +28,7 @@ class ReadyTables:
 
     def __init__(self, applied: Applied) -> None:
         self.waits = False
-        """Whether there are tables that are not ready yet."""
+        """True if there are tables that are not ready yet."""
         self._applied = applied
         self._moved_at = now()
         self._ledger: LedgerContent | None = None
@@ -43,7 +43,7 @@ class ReadyTables:
         self._moments = record.by_copy()
 
     def go_on(self, applied: Applied) -> None:
-        """Goes on after a pause, in which the sink may have come to any position."""
+        """Continues after a pause, in which the sink may have come to any position."""
         if replace(applied, rules=self._applied.rules) != self._applied:
             self._applied, self._moved_at, self._ledger = applied, now(), None
 
@@ -87,7 +87,7 @@ class ReadyTables:
         return is_new
 
     def _place(self) -> WorkerReport:
-        """The worker's place as its report has it. It is not that of tables which are left out."""
+        """Returns the worker's position as in its report, which does not include left-out tables."""
         applied = self._applied
         return WorkerReport(applied.sequence, applied.snapshot_sequence, format_lsn(applied.commit_lsn))
 

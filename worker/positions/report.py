@@ -1,8 +1,8 @@
-"""What a worker tells others about itself, in the state bucket and in its log, at most once a second.
+"""A worker's report about itself, in the state bucket and in its log, at most once a second.
 
-It is under ``worker.<name>``, its newest batches under ``batches.<name>``, since when tables are ready under ``ready.<name>``.
-``pgsluice status`` shows it, and the replicator removes no message that it does not name as applied. It may lag behind the sink's
-own position, never run ahead of it.
+It is under ``worker.<name>``, its newest batches under ``batches.<name>``, since when tables are ready under
+``ready.<name>``. ``pgsluice status`` shows it, and the replicator removes no message that it does not name as applied.
+It may be older than the sink's own position, never newer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ProgressReport:
     def __init__(
         self, bucket: StateBucket, worker: str, applied: Applied, transformation: Transformation = UNTRANSFORMED
     ) -> None:
-        """``transformation`` tells which changes may rightly meet no row."""
+        """``transformation`` determines which changes may correctly meet no row."""
         self._bucket = bucket
         self._key = worker_key(worker)
         self._batches_key = batches_key(worker)
@@ -83,7 +83,7 @@ class ProgressReport:
         self._has_news = False
 
     def go_on(self, applied: Applied, transformation: Transformation) -> None:
-        """After a pause, from where the sink is then."""
+        """Continues after a pause, from the sink's current position."""
         if applied.snapshot_sequence != self._applied.snapshot_sequence:
             self._copied_at = ""
         self._applied, self._transformation = applied, transformation
@@ -105,23 +105,23 @@ class ProgressReport:
 
     @property
     def waits_for_tables(self) -> bool:
-        """Whether there are tables that are not ready where the worker is."""
+        """Returns whether tables are not ready at the worker's position."""
         return self._tables.waits
 
     def note_tables(self, ledger: LedgerContent, published: LSN = NOTHING_PUBLISHED, stream: StreamState | None = None) -> None:
-        """As ``ReadyTables.know``. Call it before ``note`` tells of a batch, on the same thread."""
+        """Like ``ReadyTables.know``. Call it before ``note`` for a batch, on the same thread."""
         if self._tables.know(ledger, published, stream):
             self._ready = self._tables.record
             self._tell()
 
     def note_paused_tables(self, oids: frozenset[int]) -> None:
-        """From now on their changes are held back; to be called, with none, by a sink that can do so."""
+        """Notes the tables whose changes are held back from now on; a sink that can do so calls it also with none."""
         if oids != self._paused_tables:
             self._paused_tables = oids
             self._tell()
 
     def note_unchanged(self, unchanged: UnchangedRows | None) -> None:
-        """Of the newest run of a SQL pipeline. To be called before ``note`` tells of its batch."""
+        """Notes the unchanged rows of the newest run of a SQL pipeline. Call it before ``note`` for its batch."""
         self._unchanged = unchanged or self._unchanged
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
@@ -130,7 +130,7 @@ class ProgressReport:
         self._tell()
 
     def note_held(self, sequence: int | None) -> None:
-        """Messages after that one are needed again; None: none of those that are applied."""
+        """Notes that messages after that one are needed again; None: no applied one is."""
         if sequence != self._held:
             self._held = sequence
             self._tell()
@@ -143,8 +143,9 @@ class ProgressReport:
             loop.call_soon_threadsafe(self._news.set)
 
     async def start(self, on_ended: Ended) -> None:
-        """Writes the first report, so that the group knows the worker before its first batch, then goes on in the background.
-        ``on_ended`` is told why that came to an end. Of rows that are applied it says what the report before said."""
+        """Writes the first report, so that the group knows the worker before its first batch, then continues in the
+        background. ``on_ended`` is called with the reason of its end. Applied rows are taken over from the report
+        before."""
         await self._take_up()
         self._loop = asyncio.get_running_loop()
         await self._report()
@@ -163,7 +164,7 @@ class ProgressReport:
             self._tables.take_up(ready.value)
 
     async def stop(self) -> None:
-        """Writes the last report. What is noted later is told to nobody."""
+        """Writes the last report. Later notes are not reported."""
         self._loop = None
         if self._task is not None:
             await self._task.cancel()
@@ -231,8 +232,9 @@ class ProgressReport:
 
 
 class RecentLatencies:
-    """How long each batch's last transaction took from its commit at the source until it was applied, over LATENCY_WINDOW_S; by
-    the clocks of both machines. The driver knows no other transactions of a batch without counting them."""
+    """Seconds of each batch's last transaction from its commit at the source until it was applied, over
+    LATENCY_WINDOW_S; by the clocks of both machines. The driver knows no other transactions of a batch without counting
+    them."""
 
     def __init__(self) -> None:
         self._noted: deque[tuple[float, float]] = deque(maxlen=MOST_LATENCIES)
@@ -276,8 +278,8 @@ class BatchLog:
 
 
 async def check_report(bucket: StateBucket, worker: str, applied: Applied) -> None:
-    """Raises TerminalError when the worker reported of a position and its sink has none. Its data may be there all the same: to
-    begin anew would double what has no key."""
+    """Raises TerminalError when the worker reported a position and its sink has none. Its data may exist nevertheless:
+    to begin again would double rows without a key."""
     if applied.sequence or applied.snapshot_sequence:
         return
     entry = await bucket.read(worker_key(worker), WorkerReport)

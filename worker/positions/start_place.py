@@ -1,4 +1,4 @@
-"""Where in its streams a worker begins: where its sink is, found there again."""
+"""The start of a worker in its streams: its sink's position, found there again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def find_start(streams: GroupStreams, sink: Sink, applied: Applied, stopping: St
 
 
 def _renumber(sink: Sink, applied: Applied, found: Applied) -> None:
-    """Of the same number the messages may be others: then only what to leave out of them is new."""
+    """Stores the found position, if it differs. Messages of equal sequences may differ: then only what to leave out of
+    them is new."""
     if found == applied:
         return
     if not isinstance(sink, RenumberedSink):

@@ -1,4 +1,4 @@
-"""Places in the streams that a worker has to notice: where it ends by itself (``--until-sequence``), and where a copy is over."""
+"""Places in the streams that a worker has to notice: its own end (``--until-sequence``), and the end of a copy."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class CopyEnd:
         self._handled_sequence = 0
 
     def may_be_reached(self, applied: Applied) -> bool:
-        """Whether copied rows were applied since the last end."""
+        """Returns whether copied rows were applied since the last end."""
         return applied.snapshot_sequence > self._handled_sequence
 
     def is_handled(self, snapshot_sequence: int) -> bool:
-        """Whether it was handled after all copied rows up to there were applied."""
+        """Returns whether it was handled after all copied rows up to there were applied."""
         return snapshot_sequence <= self._handled_sequence
 
     async def is_reached(self, applied: Applied) -> bool:
-        """Whether there is an end to handle. Asks the broker when there may be one."""
+        """Returns whether there is an end to handle. Asks the broker when there may be one."""
         if not self.may_be_reached(applied):
             return False
         copy = await self._ledger.load_snapshot()

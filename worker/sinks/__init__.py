@@ -1,5 +1,5 @@
-"""Where changes go: a folder for each sink, and what all of them share.
+"""Destinations of changes: a folder for each sink, and their common code.
 
-``sink`` holds the protocol that every sink implements, ``sink_registry`` knows which there are, ``lines`` is for those that write
-lines.
+``sink`` holds the protocol that every sink implements, ``sink_registry`` lists the sinks, ``lines`` is for sinks that
+write lines.
 """

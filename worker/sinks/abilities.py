@@ -1,12 +1,11 @@
-"""What a sink may be able to beside what every sink does (``sink.Sink``).
+"""Optional abilities of a sink, in addition to the protocol of every sink (``sink.Sink``).
 
 It has an ability when it has the method: ``tick`` (``TickingSink``), ``renumber`` (``RenumberedSink``), ``task_files``
-(``FileReadingSink``), ``missed`` (``CountingSink``), ``expect_missing`` (``MissingRowSink``), ``unchanged`` (``ComparingSink``),
-``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``), ``foresee`` (``ForeseeingSink``), ``apply_ddl``
-(``AlteredSink``), ``accept`` (``AcceptingSink``), ``collect`` (``MeasuredSink``), ``rejected`` (``BlamingSink``),
-``place_names`` (``NamingSink``); or the
-attribute: ``definitions`` (``DefinedSink``), ``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions``
-(``WholeTransactionSink``); and ``EventSink``.
+(``FileReadingSink``), ``missed`` (``CountingSink``), ``expect_missing`` (``MissingRowSink``), ``unchanged``
+(``ComparingSink``), ``break_off`` (``PatientSink``), ``report_to`` (``ReportingSink``), ``foresee``
+(``ForeseeingSink``), ``apply_ddl`` (``AlteredSink``), ``accept`` (``AcceptingSink``), ``collect`` (``MeasuredSink``),
+``rejected`` (``BlamingSink``), ``place_names`` (``NamingSink``); or the attribute: ``definitions`` (``DefinedSink``),
+``keeps_catch_up`` (``TwoLaneSink``), ``takes_whole_transactions`` (``WholeTransactionSink``); and ``EventSink``.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class TickingSink(Sink, Protocol):
 
 @runtime_checkable
 class RenumberedSink(Sink, Protocol):
-    """A sink that can go on when the stream holds what it applied at another sequence than before, as after a power cut of the
-    broker. One that cannot stops the worker then."""
+    """A sink that can continue when the stream holds the applied changes at another sequence than before, as after a
+    power cut of the broker. Without it the worker stops then."""
 
     def renumber(self, applied: Applied) -> None:
         """Makes ``applied`` durable as the position: the one that ``open`` returned, at another sequence. Called after ``open``,
@@ -65,7 +64,7 @@ class CountingSink(Sink, Protocol):
 
 
 MayLeaveOut = Callable[[int, tuple[str, str]], bool]
-"""Whether rules or routes may leave out rows of a table, which goes by its OID, schema and name at the source."""
+"""Returns whether rules or routes may leave out rows of a table, given its OID, schema and name at the source."""
 
 
 @runtime_checkable
@@ -79,10 +78,10 @@ class MissingRowSink(CountingSink, Protocol):
 
 @runtime_checkable
 class ComparingSink(Sink, Protocol):
-    """A sink that compares the rows of a SQL pipeline's run with those that were there."""
+    """A sink that compares the rows of a SQL pipeline's run with existing ones."""
 
     def unchanged(self) -> UnchangedRows | None:
-        """Of the newest run; None before the first of its rows since ``open``."""
+        """Returns the unchanged rows of the newest run; None before the first of its rows since ``open``."""
         ...
 
 
@@ -97,7 +96,7 @@ class TwoLaneSink(Sink, Protocol):
 
 @runtime_checkable
 class WholeTransactionSink(Sink, Protocol):
-    """A sink whose tasks write while others do, and which has no order but that of transactions. Then a partition holds whole
+    """A sink whose tasks write while others do, and which orders transactions only. Then a partition holds whole
     transactions, and definitions are among its changes."""
 
     takes_whole_transactions: bool
@@ -106,7 +105,7 @@ class WholeTransactionSink(Sink, Protocol):
 
 @runtime_checkable
 class MeasuredSink(Sink, Protocol):
-    """A sink with metrics of its own."""
+    """A sink with its own metrics."""
 
     def collect(self) -> Sequence[Sample]:
         """Called from any thread."""
@@ -118,8 +117,8 @@ class BlamingSink(Sink, Protocol):
     """A sink that can only guess which of a row's changes is refused, and guesses otherwise after some passes."""
 
     def rejected(self) -> None:
-        """Called when changes of the batch in hand were rejected, by its tasks or by ``commit``, before it is written again. A
-        pass that failed for a passing cause is none of these."""
+        """Called when changes of the current batch were rejected, by its tasks or by ``commit``, before it is written
+        again. Not called for transient failures of a pass."""
         ...
 
 
@@ -138,8 +137,8 @@ class ReportingSink(Sink, Protocol):
     """A sink that knows what it waits for, and that it moves, while one of its calls takes long."""
 
     def report_to(self, pulse: Pulse) -> None:
-        """Called once, before ``open``. While any call is under way the sink tells ``pulse`` of each step that moved the batch,
-        and of what it waits for or tries again; of a wait that is over, too."""
+        """Called once, before ``open``. During any call the sink notes in ``pulse`` each step that moved the batch,
+        each wait or retry, and the end of a wait."""
         ...
 
 
@@ -164,24 +163,26 @@ class NamingSink(Sink, Protocol):
 
 @runtime_checkable
 class AlteredSink(Sink, Protocol):
-    """A sink that alters its destination as the source was altered, between the rows before and behind that."""
+    """A sink that alters its destination as the source was altered, between the rows before and after that."""
 
     def apply_ddl(self, definition: PublishedDefinition, position: Position) -> None:
-        """Called within ``commit``, in its thread, while that takes ``receipts``: after the receipt before the definition was
-        handed over, before that of its own message. So whoever takes one receipt after the other has it in its place.
+        """Called within ``commit``, in its thread, while that takes ``receipts``: after the receipt before the
+        definition was handed over, before the receipt of its own message. So a sink that consumes the receipts in order
+        gets it in its place.
 
-        What it does belongs to the batch, as rows do; the same definition may come twice, and holds all that the table is like
-        from there on and was before. Raises as ``commit`` may, but for RejectedChanges and WriteAgain. Definitions that the
-        user's policy leaves out do not come, nor those that a copy of the table holds."""
+        Its effects belong to the batch, as rows do; the same definition can come twice, and holds the whole table from
+        there on and before. Raises as ``commit`` may, except RejectedChanges and WriteAgain. Definitions that the
+        user's policy leaves out do not come, nor definitions that a copy of the table includes.
+        """
         ...
 
 
 @runtime_checkable
 class AcceptingSink(Sink, Protocol):
-    """A sink that applies definitions, and has to know which of them a person has carried out."""
+    """A sink that applies definitions, and needs to know which ones an operator has carried out."""
 
     def accept(self, definitions: Collection[PublishedDefinition]) -> None:
-        """The worker calls it before each ``commit`` of a batch with definitions. A person has carried out ``definitions`` at the
+        """Called before each ``commit`` of a batch with definitions. An operator has carried out ``definitions`` at the
         destination, so the sink alters nothing for them."""
         ...
 
@@ -202,19 +203,20 @@ Raises MissingMessagesError when they are gone, and whatever reading raises."""
 
 @runtime_checkable
 class EventSink(Sink, Protocol):
-    """A sink that tells what happened and takes no copied rows: it is given every change in the stream, those that copies hold,
-    too. It may need messages again that it has passed."""
+    """A sink for events, without copied rows: it gets every change in the stream, also the ones that copies include. It
+    may need messages again that it has passed."""
 
     def reread_by(self, reread: Reread) -> None:
-        """Called before the first batch, and again when the worker went on after a pause."""
+        """Called before the first batch, and again when the worker continued after a pause."""
         ...
 
     def held(self) -> int | None:
-        """Messages after that one are still needed, and stay in the stream; None when none is but those that are not applied."""
+        """Returns the message after which messages are still needed, and stay in the stream; None when only unapplied
+        ones are."""
         ...
 
 
 def no_pipeline(sink: str, reason: str) -> TerminalError:
-    """What a writer raises where rows begin a run (``CopiedRows.begins_run``), whose sink would not do right by a row that a
-    later run brings again."""
+    """Returns the error for rows that begin a run (``CopiedRows.begins_run``), for a sink that cannot apply a row again
+    that a later run repeats."""
     return TerminalError(f"{sink} takes no rows of a SQL pipeline: {reason}", "apply them with another sink")

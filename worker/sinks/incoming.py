@@ -1,4 +1,6 @@
-"""What is going to come to a sink, as far as it is known before: for the checks of a sink (``SinkKind.findings``)."""
+"""The tables and rows that will come to a sink, as far as known before: for the checks of a sink
+(``SinkKind.findings``).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from pgsluice.shared.wire.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """``tables`` are those that rules and routes let through, as they arrive; None when nobody could say. ``identity`` is the
+    """``tables`` are the ones that rules and routes let through, as they arrive; None if unknown. ``identity`` is the
     source's. ``is_routed``: routes give tables other names.
 
-    ``is_from_catalog``: the source itself told of ``tables``; else NATS did, and what is called a type there may be anything, so
-    it belongs into no statement before a server has read it as a type.
+    ``is_from_catalog``: ``tables`` are from the source itself; else from NATS, where the name of a type may be
+    anything, so it must not be put into a statement before a server has parsed it as a type.
     """
 
     tables: Sequence[Table] | None = None

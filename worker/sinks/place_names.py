@@ -1,7 +1,7 @@
-"""The names that a sink makes of tables' names, and tables that would meet under one: looked for before the first row comes.
+"""The names that a sink makes of tables' names, and a check, before the first row, for tables that would share one.
 
-Tables meet where a pattern leaves out what tells them apart, or joins it so that it looks alike, and where the other side takes
-two names for one.
+Tables share a name if a pattern leaves out their difference, or joins parts into the same text, and if the other side
+considers two names equal.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ ANOTHER_NAME = "give one of them another name on the way, by a route"
 
 @dataclass(frozen=True, slots=True)
 class PlaceNames:
-    """How a sink calls the places that tables' rows go to, of which one is a ``kind`` and several are ``kinds``. ``named`` makes
-    a name by a pattern: ``pattern`` is what ``option`` says, ``others`` are what people may write in its place; they are empty
-    where nobody chooses.
+    """A sink's names for the destinations of tables' rows, called ``kind`` in the singular and ``kinds`` in the plural.
+    ``named`` makes a name by a pattern: ``pattern`` is the value of ``option``, ``others`` are suggested alternatives;
+    they are empty without a choice.
 
-    ``alike`` makes the same text of names that the other side takes for one, and ``why`` says which these are. ``may_share``: a
-    row says in its place whose it is, so tables of one name lose nothing by it. Then people are told where their pattern names
-    tables, and seems to mean a place for each. ``taken`` are names of the sink's own, by the option that says them. ``check`` is
-    the finding's."""
+    ``alike`` makes the same text of names that the other side considers equal, and ``why`` explains which these are.
+    ``may_share``: a row contains its table, so tables of one name lose nothing by it. Then a warning is given if the
+    pattern names tables, and so seems to mean separate places. ``taken`` are the sink's reserved names, by their
+    option. ``check`` is the finding's.
+    """
 
     check: str
     kind: str
@@ -40,7 +41,7 @@ class PlaceNames:
     taken: Mapping[str, str] = field(default_factory=dict)
 
     def findings(self, tables: Iterable[Table]) -> list[Finding]:
-        """What a start refuses, and one warning of all that share a place and may."""
+        """Returns the errors of a start, and one warning about all tables that share a place and may."""
         distinct = list({(table.schema, table.name): table for table in tables}.values())
         found = self._taken(distinct)
         shared: list[Sequence[Table]] = []
@@ -68,7 +69,7 @@ class PlaceNames:
         return self.may_share and len(self._names(meeting)) == 1
 
     def _meeting(self, pattern: str, tables: Iterable[Table]) -> list[list[Table]]:
-        """Those of each place that several go to."""
+        """Returns the tables of each place that several go to."""
         by_name: dict[str, list[Table]] = {}
         for table in tables:
             by_name.setdefault(self.alike(self.named(pattern, table)), []).append(table)

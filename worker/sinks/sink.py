@@ -1,44 +1,45 @@
 """The protocol between a batch and a sink.
 
-A sink is two objects. The ``Sink`` lives in the driver and is never pickled. Its ``writer()`` is pickled into Spark tasks
-and must hold settings only, no connection.
+A sink is two objects. The ``Sink`` lives in the driver and is never pickled. Its ``writer()`` is pickled into Spark
+tasks and must hold settings only, no connection.
 
 For every batch, in this order:
 
-1. In Spark tasks, in parallel: ``PartitionWriter.write(partition, messages)`` is called once per partition (more than once
-   when Spark retries or speculates a task; only one attempt's receipts are kept). It yields ``bytes``, its receipts.
+1. In Spark tasks, in parallel: ``PartitionWriter.write(partition, messages)`` is called once per partition (more than
+   once when Spark retries or speculates a task; only one attempt's receipts are kept). It yields ``bytes``, its
+   receipts.
 2. In the driver, once, after every task of the batch succeeded (COLLECTED, AHEAD) or while they run one after the other
-   (STREAMED): ``Sink.commit(receipts)`` with the receipts in commit order. When it returns, every change of the batch and the
-   new position are durable together, or, for sinks that cannot do that, the changes before the position.
+   (STREAMED): ``Sink.commit(receipts)`` with the receipts in commit order. When it returns, every change of the batch
+   and the new position are durable together, or, for sinks that cannot do that, the changes before the position.
 
 "The same batch may come twice" is part of the contract: after a crash between 1 and 2, or inside 2, the batch is read
 again from the position that ``open`` returned. A sink without transactions repeats it; one with transactions must not.
 
-Before a table's changes come the rows of it that a snapshot copied, in the same way with ``write_copied``. A batch holds the one
-or the other, never both. While a table is copied the others go on: its changes are left out of their batches and come later, in
-batches of their own (``Lane``), which cover messages that the others have passed.
+Before a table's changes come the rows of it that a snapshot copied, in the same way with ``write_copied``. A batch
+holds the one or the other, never both. While a table is copied the others continue: its changes are left out of their
+batches and come later, in separate batches (``Lane``), which cover messages that the others have passed.
 
-What may be raised, by any call but ``close``:
+Every call except ``close`` may raise:
 
-- ``TransientError`` (``pgsluice.shared.errors``): what is wrong may pass. The worker calls again with the same batch, after a
-  pause.
-- ``TerminalError`` or ``UsageError``: a table, a permission or the destination as a whole is wrong. The worker stops; a person
-  is needed.
-- ``RejectedChanges`` (``pgsluice.worker.dead_letters.rejection``), by ``commit``, ``write`` and ``write_copied`` only: these
-  changes can never be applied, and the rest of the batch could. By then nothing of the batch may be durable that a second
-  attempt would double. The worker sets them aside as dead letters, with later changes of the same rows, and the batch comes
-  again without them, perhaps cut into other receipts. Name as many as can be found in one pass, and hold back later changes of
-  their rows meanwhile.
-- ``WriteAgain`` (beside it), by ``commit`` only: the batch comes again at once, without a pause.
+- ``TransientError`` (``pgsluice.shared.errors``): a transient error. The worker calls again with the same batch, after
+  a pause.
+- ``TerminalError`` or ``UsageError``: a table, a permission or the destination as a whole is wrong. The worker stops;
+  an operator must act.
+- ``RejectedChanges`` (``pgsluice.worker.dead_letters.rejection``), by ``commit``, ``write`` and ``write_copied`` only:
+  these changes can never be applied, and the rest of the batch could. By then nothing of the batch may be durable that
+  a second attempt would double. The worker sets them aside as dead letters, with later changes of the same rows, and
+  the batch comes again without them, perhaps cut into other receipts. Name as many as can be found in one pass, and
+  hold back later changes of their rows meanwhile.
+- ``WriteAgain`` (same module), by ``commit`` only: the batch comes again at once, without a pause.
 
-Anything else is a defect of the sink. It ends the worker, which says the error's kind and place, but not its text: that may
-quote a row.
+Anything else is a defect of the sink. It ends the worker, which logs the error's kind and place, but not its text: that
+may quote a row.
 
-Definitions, of tables that the source altered, stand among the changes, each in a message and a partition of its own. What
-becomes of them is the sink's choice: it is told in the driver (``AlteredSink``), or says that its writer sees to it
-(``DefinedSink``). Any other sink passes over them.
+Definitions, of tables that the source altered, are among the changes, each in a separate message and partition. The
+sink chooses how to handle them: in the driver (``AlteredSink``), or in its writer (``DefinedSink``). Any other sink
+ignores them.
 
-What a sink may be able to beside is in ``abilities``.
+Optional methods of a sink are in ``abilities``.
 """
 
 from __future__ import annotations
@@ -56,33 +57,34 @@ from pgsluice.shared.wire.table import TableName
 
 
 class Lane(enum.Enum):
-    """Which of a worker's three positions a batch moves."""
+    """The one of a worker's three positions that a batch moves."""
 
     COPIED = "copied"
     """Rows of the snapshot stream."""
     CHANGES = "changes"
-    """The stream of changes, without the tables that are being copied while the others go on."""
+    """The stream of changes, without the tables that are being copied while the others continue."""
     CATCH_UP = "catch-up"
-    """The same stream again, for the tables that were left out and whose copies are applied now."""
+    """The stream of changes again, for the tables that were left out and whose copies are applied now."""
 
 
 class Delivery(enum.Enum):
-    """How receipts reach the driver."""
+    """The way of receipts to the driver."""
 
     COLLECTED = "collected"
     """All at once when every task is done: receipts must be small, tasks run in parallel."""
     AHEAD = "ahead"
-    """As COLLECTED, and tasks of the next batch may run while ``commit`` is under way: it must leave alone what they leave."""
+    """Like COLLECTED, but tasks of the next batch may run while ``commit`` is under way: it must leave their results
+    alone."""
     STREAMED = "streamed"
-    """One partition after the other, while the next is being written: receipts may hold the output itself."""
+    """One partition after the other, while the next is being written: receipts can contain the output itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stream sequences ``first_sequence`` to ``last_sequence`` of one batch, as planned (a body that is cut in
-    chunks belongs to the partition that holds its first chunk), which has as many ``partitions``. ``defines``: there are
-    definitions in the batch, each in a partition of its own; what the destination is like between them is not known before.
-    ``names`` is what the source called each table when its replicator started, by OID."""
+    """Stream sequences ``first_sequence`` to ``last_sequence`` of one batch, as planned (a body that is cut in chunks
+    belongs to the partition that holds its first chunk), which has as many ``partitions``. ``defines``: there are
+    definitions in the batch, each in a separate partition; the destination's state between them is not known before.
+    ``names`` are the source's names of tables when its replicator started, by OID."""
 
     first_sequence: int
     last_sequence: int
@@ -93,13 +95,13 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one call of ``write`` yielded, with the part of the stream it covers.
+    """The result of one call of ``write``, with the part of the stream it covers.
 
-    ``commit_lsn`` and ``committed_at`` (microseconds since 2000-01-01 UTC) are those of the last transaction in it that
-    commits; 0 when none does. ``changes`` counts source changes, before rules. All receipts of a batch have the same ``lane``;
-    in the one of copied rows the sequences are those of the snapshot stream, and ``changes`` counts rows. ``rules`` is the hash
-    of the rules and routes that the batch went through, "" when there are none. ``cohort`` are the oids of tables whose changes
-    were left out of a batch of the lane CHANGES.
+    ``commit_lsn`` and ``committed_at`` (microseconds since 2000-01-01 UTC) are from the last transaction in it that
+    commits; 0 when none does. ``changes`` counts source changes, before rules. All receipts of a batch have the same
+    ``lane``; in the one of copied rows the sequences count in the snapshot stream, and ``changes`` counts rows.
+    ``rules`` is the hash of the rules and routes that the batch went through, "" for none. ``cohort`` are the oids of
+    tables whose changes were left out of a batch of the lane CHANGES.
     """
 
     first_sequence: int
@@ -114,15 +116,15 @@ class Receipt:
 
     @property
     def copied(self) -> bool:
-        """Whether it is for rows that a snapshot copied."""
+        """Returns whether it is for rows that a snapshot copied."""
         return self.lane is Lane.COPIED
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Of the ``tables`` (oids) the changes up to ``sequence`` are applied, and the later ones were left out; ``commit_lsn`` and
-    ``committed_at`` are those of the last transaction up to there. ``borders``, by oid, are of tables that were left out later
-    than others: of them those changes are applied, too, that commit before that LSN."""
+    """The catch-up state: the changes of ``tables`` (oids) up to ``sequence`` are applied, and the later ones were left
+    out; ``commit_lsn`` and ``committed_at`` are from the last transaction up to there. ``borders``, by oid, are of
+    tables that were left out later than others: their changes that commit before that LSN are applied, too."""
 
     sequence: int
     commit_lsn: int
@@ -131,12 +133,12 @@ class CatchUp:
     borders: tuple[tuple[int, int], ...] = ()
 
     def joined_by(self, tables: frozenset[int], border: int) -> CatchUp:
-        """With these tables, of which the new ones were left out at ``border``."""
+        """Returns the state with these tables; new ones were left out at ``border``."""
         borders = dict(self.borders) | dict.fromkeys(tables - self.tables, border)
         return replace(self, tables=tables, borders=tuple(sorted((oid, lsn) for oid, lsn in borders.items() if oid in tables)))
 
     def encode(self) -> str:
-        """For where a position is kept as text."""
+        """Encodes for a position that is stored as text."""
         borders = dict(self.borders)
         tables = (f"{oid}@{borders[oid]}" if oid in borders else f"{oid}" for oid in sorted(self.tables))
         return f"{self.sequence} {self.commit_lsn} {self.committed_at} {','.join(tables)}"
@@ -157,13 +159,13 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A worker's durable position: every message up to ``sequence`` is applied, but for the tables of ``catch_up``, whose changes
-    are applied up to that place of the same stream. ``sequence`` is 0 before the first.
+    """A worker's durable position: every message up to ``sequence`` is applied, except for the tables of ``catch_up``,
+    whose changes are applied up to that place of the same stream. ``sequence`` is 0 before the first.
 
-    ``stream_created`` identifies the stream that ``sequence`` counts in ("" before the first batch, and while a group that only
-    copied has no such stream): a recreated stream counts from 1 again and must not be mistaken for the old one.
-    ``snapshot_sequence`` is the same position in the snapshot stream, which is applied before the changes. ``rules`` is that of
-    the newest batch's receipts.
+    ``stream_created`` identifies the stream that ``sequence`` counts in ("" before the first batch, and while a group
+    that only copied has no such stream): a recreated stream counts from 1 again and must not be mistaken for the old
+    one. ``snapshot_sequence`` is the same position in the snapshot stream, which is applied before the changes.
+    ``rules`` is from the newest batch's receipts.
     """
 
     sequence: int
@@ -196,11 +198,11 @@ class Applied:
                 assert_never(unreachable)
 
     def covers(self, receipt: Receipt) -> bool:
-        """Whether what ``receipt`` covers is applied."""
+        """Returns whether what ``receipt`` covers is applied."""
         return receipt.last_sequence <= self.sequence_in(receipt.lane)
 
     def is_behind(self, other: Applied) -> bool:
-        """Whether a worker that is at ``other`` was here before."""
+        """Returns whether a worker that is at ``other`` was here before."""
         same_stream = self.stream_created in ("", other.stream_created)
         here, there = self._places, other._places
         return same_stream and here != there and all(a <= b for a, b in zip(here, there, strict=True))
@@ -210,7 +212,7 @@ class Applied:
         return self.snapshot_sequence, self.sequence, self.caught_up_sequence
 
     def after(self, receipt: Receipt, stream_created: str) -> Applied:
-        """Where the worker is when what ``receipt`` covers is applied too."""
+        """Returns the position after the changes of ``receipt`` are applied too."""
         passed = replace(self, stream_created=stream_created, rules=receipt.rules)
         match receipt.lane:
             case Lane.COPIED:
@@ -237,7 +239,7 @@ class Applied:
         return _moved(self.catch_up, receipt)
 
     def encode(self) -> str:
-        """As text, for a sink that keeps it with its data."""
+        """Encodes as text, for a sink that stores it with its data."""
         catch_up = "" if self.catch_up is None else self.catch_up.encode()
         fields = [self.sequence, self.commit_lsn, self.committed_at, self.stream_created, self.snapshot_sequence, self.rules]
         return orjson.dumps([*fields, catch_up]).decode()
@@ -286,12 +288,12 @@ class MissedChanges:
 
 
 class DefinitionUse(enum.Enum):
-    """What a sink makes of the definitions that its writer is given among the changes."""
+    """A sink's use of the definitions that its writer gets among the changes."""
 
     ALTERS = "alters"
     """The destination is altered."""
     PASSES_ON = "passes on"
-    """They are part of the output."""
+    """Definitions are part of the output."""
     PASSES_OVER = "passes over"
 
 
@@ -305,8 +307,8 @@ class PartitionWriter(Protocol):
         ...
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        """The same for rows of a snapshot, of several tables in any order. Batches of copied rows come before those of changes,
-        and again when a table is copied again."""
+        """Writes rows of a snapshot, of several tables in any sequence. Batches of copied rows come before batches of
+        changes, and again when a table is copied again."""
         ...
 
 
@@ -315,7 +317,7 @@ class Sink(Protocol):
 
     @property
     def delivery(self) -> Delivery:
-        """How the receipts of the next batch reach the driver."""
+        """The way of the next batch's receipts to the driver."""
         ...
 
     def open(self) -> Applied:
@@ -323,17 +325,17 @@ class Sink(Protocol):
         ...
 
     def writer(self) -> PartitionWriter:
-        """What tasks of the following batches use."""
+        """Returns the writer for tasks of the following batches."""
         ...
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """Makes one batch durable and returns the new position (that of the last receipt). ``receipts`` is never empty and
+        """Makes one batch durable and returns the new position (the last receipt's). ``receipts`` is never empty and
         may be consumed only once."""
         ...
 
     def finish_copy(self) -> None:
-        """Called when all rows of a finished copy are applied: no more are expected, unless a table is copied again. A batch of
-        changes says the same, so this comes never, once or more often."""
+        """Called when all rows of a finished copy are applied: no more are expected, unless a table is copied again. A
+        batch of changes implies the same, so this is called never, once or more often."""
         ...
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""The kinds of sinks there are, a line for each, and sinks that others wrote, named ``module:Class`` on the command line.
+"""The kinds of sinks, a line for each, and custom sinks, named ``module:Class`` on the command line.
 
-A kind is a package. Its module ``options`` holds ``SINK``, a ``SinkKind``; that module is imported for help texts and for the
-options that a configuration file may hold, so it must load no library. All else of a sink is imported when a worker starts
-with it.
+A kind is a package. Its module ``options`` holds ``SINK``, a ``SinkKind``; that module is imported for help texts and
+for the options that a configuration file can contain, so it must load no library. All else of a sink is imported when a
+worker starts with it.
 
-A class is called with the worker's settings and the user's options (``sink-option``; ``shared.own_class`` reads them) and makes
-a ``Sink`` (``worker.sinks.sink``).
+A class is called with the worker's settings and the user's options (``sink-option``; ``shared.own_class`` reads them)
+and makes a ``Sink`` (``worker.sinks.sink``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ is_sink_class = is_class_name
 
 
 def default_name(sink_class: str) -> str:
-    """What a worker of that sink is called when it was given no name."""
+    """Returns the default name of a worker of that sink."""
     return sink_class.rpartition(":")[2].lower().strip("_")
 
 
@@ -66,7 +66,7 @@ def load_sink(name: str, worker: WorkerSettings, options: Mapping[str, str]) -> 
 
 @settings
 class CustomSinkSettings:
-    """What the user tells a sink of their own."""
+    """The user's options for a custom sink."""
 
     options: dict[str, str] = read(
         Option(
@@ -85,13 +85,14 @@ def _nothing_to_check(settings: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
-    """What the command line knows of a kind of sink.
+    """The command line's facts about a kind of sink.
 
-    ``settings`` is what it declares (``shared.config.declaration``). ``sink`` is the class, as ``module:Class``; it is called
-    with WorkerSettings and ``settings``. ``summary`` is one sentence for the list of sinks, ``help`` the beginning of the
-    command's page. ``check`` looks at settings before anything is started; it raises UsageError or TerminalError. ``findings``
-    is a function of ``pgsluice check``, as ``module:function``: it is called with WorkerSettings, ``settings`` and what is going
-    to come (``worker.sinks.incoming``), and says what is wrong with the destination, without touching it.
+    ``settings`` is its declaration (``shared.config.declaration``). ``sink`` is the class, as ``module:Class``; it is
+    called with WorkerSettings and ``settings``. ``summary`` is one sentence for the list of sinks, ``help`` the
+    beginning of the command's page. ``check`` checks settings before anything is started; it raises UsageError or
+    TerminalError. ``findings`` is a function of ``pgsluice check``, as ``module:function``: it is called with
+    WorkerSettings, ``settings`` and the coming tables (``worker.sinks.incoming``), and returns findings about the
+    destination, without touching it.
     """
 
     settings: type[Any]
@@ -107,7 +108,7 @@ class SinkKind:
         return getattr(importlib.import_module(module), name)(worker, settings)
 
     def look(self, worker: WorkerSettings, settings: Any, incoming: Incoming) -> list[Finding]:
-        """What ``check`` refuses, and what ``findings`` finds."""
+        """Returns the errors of ``check``, and the findings of ``findings``."""
         found = Findings(Subject.SINK)
         with found.looking("sink-settings"):
             self.check(settings)
@@ -118,7 +119,7 @@ class SinkKind:
 
 
 def find_sink(kind: str) -> SinkKind:
-    """Raises KeyError when there is none."""
+    """Raises KeyError for an unknown kind."""
     found = importlib.import_module(f"{SINKS[kind]}.options").SINK
     assert isinstance(found, SinkKind)
     return found

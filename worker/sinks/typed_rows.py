@@ -1,8 +1,8 @@
 """Rows of a message as Python values, one after the other, for a sink that wants no columns of text.
 
-A column's type says what its values are: bool, int, float, Decimal, date, datetime (with UTC for timestamptz, else without a
-zone), bytes, lists of these, None for NULL. Everything else is the server's text, and so is a value that its type cannot hold: an
-infinite time, a year before 1 or after 9999, an array of several dimensions.
+A column's type determines its values: bool, int, float, Decimal, date, datetime (with UTC for timestamptz, else without
+a zone), bytes, lists of these, None for NULL. Everything else is the server's text, and so is a value that its type
+cannot hold: an infinite time, a year before 1 or after 9999, an array of several dimensions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pgsluice.worker.sinks.lines.json_lines import as_changes
 _NUMERIC = 1700
 
 TypedRow = dict[str, Any]
-"""By the columns' names, without those that were not sent."""
+"""Values by the columns' names, without unsent ones."""
 
 
 class RowChange(NamedTuple):
-    """``operation`` is INSERT, UPDATE or DELETE. ``new`` is None for a DELETE; ``old`` is the old row as far as it was sent, None
-    when it was not. ``position`` is None for a row that a copy read."""
+    """``operation`` is INSERT, UPDATE or DELETE. ``new`` is None for a DELETE; ``old`` is the old row as far as it was
+    sent, else None. ``position`` is None for a row that a copy read."""
 
     position: Position | None
     operation: int
@@ -37,12 +37,12 @@ class RowChange(NamedTuple):
 
     @property
     def key(self) -> TypedRow:
-        """What identifies the row from here on, or until here when it is deleted. Empty where the table has no key."""
+        """The row's key from here on, or until here when it is deleted. Empty if the table has no key."""
         return self._key_of((self.old or {}) if self.new is None else self.new)
 
     @property
     def key_before(self) -> TypedRow:
-        """What identified the row before the change; another key than ``key`` when an update changed it."""
+        """The row's key before the change; another one than ``key`` when an update changed it."""
         return self.key | self._key_of(self.old or {})
 
     def _key_of(self, row: TypedRow) -> TypedRow:
@@ -65,7 +65,7 @@ def row_changes(message: MessageChanges | CopiedRows) -> list[RowChange | Trunca
             case Truncation():
                 placed.append((part.change_index, part))
             case DefinitionChange():
-                pass  # apply_ddl is told of it
+                pass  # apply_ddl gets it
             case unreachable:
                 assert_never(unreachable)
     return [change for _, change in sorted(placed, key=lambda each: each[0])]
@@ -97,7 +97,7 @@ def _changes(part: TableChanges, positions: Sequence[Position]) -> list[RowChang
 
 
 def _filled(table: Table, row: TypedRow, old: TypedRow) -> TypedRow:
-    """With what the old row holds of values that were not sent, in the order of the columns."""
+    """Returns the row completed by old values of unsent columns, in the columns' sequence."""
     names = (column.name for column in table.columns)
     return {name: row[name] if name in row else old[name] for name in names if name in row or name in old}
 

@@ -1,4 +1,4 @@
-"""What one commit adds to the output: the file in progress grows, and others follow it as it gets full."""
+"""One commit's additions to the output: the file in progress grows, and others follow it as it gets full."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pgsluice.worker.sinks.lines.line_output import write_all
 
 
 class Appending:
-    """``number``, ``size`` and ``began_at`` say of the file in progress what ``FilePosition`` does, with what was appended. A
-    context manager that closes what is open; nothing is durable before ``sync``."""
+    """``number``, ``size`` and ``began_at`` describe the file in progress like ``FilePosition``, with appended bytes
+    included. A context manager that closes what is open; nothing is durable before ``sync``."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Appending:
             self.end_file()
 
     def end_file(self) -> None:
-        """What is appended next begins a new file."""
+        """Ends the file: the next piece begins a new one."""
         self._sync_output()
         self.number, self.size, self.began_at = self.number + 1, 0, 0.0
 

@@ -1,7 +1,8 @@
-"""The position file: what of the worker's files counts, and where in the streams that is. It is the sink's one durable record.
+"""The position file: the valid part of the worker's files, and its place in the streams. It is the sink's one durable
+record.
 
-It is written beside its place and renamed over the old one, so a reader finds the old or the new one, never a half. ``file``
-and ``bytes`` are for readers too: so much of the file in progress is there to stay.
+It is written next to its place and renamed over the old one, so a reader finds the old or the new one, never a half.
+``file`` and ``bytes`` are for readers too: that many bytes of the file in progress are final.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def new_position(suffix: str) -> FilePosition:
 
 
 def load_position(path: Path) -> FilePosition | None:
-    """None when there is none. Raises TerminalError when it is not one of ours."""
+    """Returns None without a file. Raises TerminalError when it is not pgsluice's."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -59,7 +60,7 @@ def load_position(path: Path) -> FilePosition | None:
 
 
 def store_position(path: Path, position: FilePosition, file_name: str) -> None:
-    """Durable when it returns; after an error the old one or the new one is there."""
+    """Stores the position; it is durable when this returns. After an error the old one or the new one remains."""
     temporary = path.with_name(f".{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

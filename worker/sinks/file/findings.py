@@ -1,4 +1,4 @@
-"""What ``pgsluice check`` says of an output directory: may it be written, and has its disk room."""
+"""Findings of ``pgsluice check`` about an output directory: is it writable, and does its disk have room."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The formats of the file sink, and what a Spark task does for each.
+"""The formats of the file sink, and the code of a Spark task for each.
 
-JSON lines are encoded and compressed in pieces; each piece is a whole gzip member or zstd frame, which readers take one after the
-other. Rows for Parquet are typed, in pieces that are Arrow streams (manual: "Serialization and Interprocess Communication"): a
-piece holds whole streams, one for each table. They are gathered in one file in progress, of which a Parquet file for each table
-is made when it is full or old:
+JSON lines are encoded and compressed in pieces; each piece is a whole gzip member or zstd frame, which readers take one
+after the other. Rows for Parquet are typed, in pieces that are Arrow streams (manual: "Serialization and Interprocess
+Communication"): a piece holds whole streams, one for each table. They are gathered in one file in progress, from which
+a Parquet file for each table is made when it is full or old:
 
     .orders.file.0000000013.parquet.part                    in progress: Arrow streams, all tables together
     public.orders/orders.file.0000000012.parquet            finished
     public.orders/.orders.file.0000000013.parquet.part      made, and not yet for readers
-    .orders.file.0000000013.parquet.ready                   all of them are made, and are being renamed
+    .orders.file.0000000013.parquet.ready                   all files are made, and are being renamed
 
 A table whose definition changed in between gets a second file, ``…13-2.parquet``.
 """
@@ -47,20 +47,20 @@ from pgsluice.worker.sinks.sink import Partition, PartitionWriter
 SUFFIX = ".parquet"
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Of rows in memory: what the driver holds at once. Readers work on row groups in parallel."""
+"""Size of a row group in memory: the driver holds one at a time. Readers work on row groups in parallel."""
 
 
 GZIP_LEVEL = 1  # three times as fast as the default level, and lines that repeat their keys still shrink to a quarter
 ZSTD_LEVEL = 3
 PIECE_BYTES = 8 * 1024 * 1024
-"""Of rows in memory. Larger streams are read faster; a task holds a piece up to four times while it is made."""
+"""Size of a piece in memory. Larger streams are read faster; a task holds a piece up to four times while it is made."""
 LINES = {
     LineShape.JSON: ".jsonl",
     LineShape.FLAT: ".flat.jsonl",
     LineShape.PG_FLO: ".pg-flo.jsonl",
     LineShape.DEBEZIUM: ".debezium.jsonl",
 }
-"""No file holds lines of two shapes, so each has a name of its own."""
+"""Suffix by shape: no file holds lines of two shapes."""
 PARQUET = "parquet"
 
 
@@ -76,7 +76,8 @@ class ParquetFormat:
         return layout.directory / f".{layout.name(number, SUFFIX)}{PART}"
 
     def finish(self, layout: Layout, number: int) -> None:
-        """After the rename to READY nothing is made again: a reader may have taken a file away already."""
+        """Finishes a file. After the rename to READY nothing is made again: a reader may have moved a file away
+        already."""
         part = self.part(layout, number)
         ready = part.with_suffix(READY)
         if part.exists():
@@ -165,11 +166,11 @@ class Compression(enum.Enum):
 
     @property
     def suffix(self) -> str:
-        """What it adds to a file's name."""
+        """The suffix of a file's name."""
         return {Compression.NONE: "", Compression.GZIP: ".gz", Compression.ZSTD: ".zst"}[self]
 
     def compress(self, data: bytes) -> bytes:
-        """Nothing stays nothing."""
+        """Compresses data; empty data stays empty."""
         if not data:
             return data
         match self:
@@ -214,7 +215,7 @@ class RowWriter:
 
 
 def _pieces(rows_of_messages: Iterable[tuple[list[pa.RecordBatch], bool]]) -> Iterator[bytes]:
-    """At least one piece. Each message's rows come with whether they are its last."""
+    """Yields at least one piece. Each message's rows come with whether they are its last."""
     gathered: dict[bytes, list[pa.RecordBatch]] = {}  # by schema: as objects, they are equal when their metadata is not
     size, is_covered = 0, False  # covered: every message taken so far is in a piece
     for batches, is_whole in rows_of_messages:

@@ -1,4 +1,4 @@
-"""What the file sink is told."""
+"""The options of the file sink."""
 
 from __future__ import annotations
 

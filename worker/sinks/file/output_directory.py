@@ -1,12 +1,12 @@
-"""The output directory: what its files are called, what its errors mean, and how what is written there survives a crash.
+"""The output directory: the names of its files, its errors, and durable writes.
 
     orders.file.0000000012.jsonl         finished: never touched again
-    orders.file.0000000013.jsonl.part    in progress: what counts is in the position file, the rest may be taken back
+    orders.file.0000000013.jsonl.part    in progress: the position file holds its valid length, the rest may be cut off
     orders.file.position                 the position file
-    .orders.file.lock, .orders.file.scratch-…       our own
+    .orders.file.lock, .orders.file.scratch-…    pgsluice's own
 
-``orders`` is the group, ``file`` the worker; their names hold no dot, so the workers that share a directory never meet. (The
-sink that replays a worker's dead letters is called ``file.replay``, and no number looks like that.)
+``orders`` is the group, ``file`` the worker; their names hold no dot, so the workers that share a directory never meet.
+(The sink that replays a worker's dead letters is called ``file.replay``, and no number looks like that.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, Transien
 
 PART = ".part"
 READY = ".ready"
-"""Beside a part that is given to readers in several steps: the last of them is under way."""
+"""Suffix next to a part that is given to readers in several steps, during the last of them."""
 
 
 class FileFormat(Protocol):
@@ -60,18 +60,18 @@ class Layout:
         return f"{self.prefix}.{number:010d}{suffix}"
 
     def part_numbers(self, suffix: str) -> list[int]:
-        """Those of parts in progress and of parts that are to be finished."""
+        """Returns the numbers of parts in progress and of parts to be finished."""
         pattern = re.compile(re.escape(self.prefix) + r"\.(\d{10})" + re.escape(suffix) + rf"(?:{PART}|{READY})")
         found = (pattern.fullmatch(name.removeprefix(".")) for name in os.listdir(self.directory))
         return sorted(int(match[1]) for match in found if match)
 
     def holds_files(self) -> bool:
-        """Whether the worker has ever written here."""
+        """Returns whether the worker has ever written here."""
         pattern = re.compile(r"\.?" + re.escape(self.prefix) + r"\.\d{10}\..+")
         return any(pattern.fullmatch(name) for name in os.listdir(self.directory)) or any(self._in_tables())
 
     def finished_from(self, number: int) -> str | None:
-        """Returns the name of a finished file of that number or a later one; None where there is none."""
+        """Returns the name of a finished file of that number or a later one; None without one."""
         pattern = re.compile(re.escape(self.prefix) + r"\.(\d{10})[.-].+")
         for name in (*os.listdir(self.directory), *(path.name for path in self._in_tables())):
             found = None if name.endswith((PART, READY)) else pattern.fullmatch(name)
@@ -84,8 +84,8 @@ class Layout:
 
     @contextmanager
     def locked(self, waits: Callable[[], None] = lambda: None) -> Iterator[bool]:
-        """Keeps out other processes of the same worker. One that is there is waited for, after ``waits`` is called; whether that
-        was so. A process that dies lets go."""
+        """Locks out other processes of the same worker. Waits for a running one, after calling ``waits``; yields
+        whether it did. The lock of a dead process is released."""
         descriptor = os.open(self.directory / f".{self.prefix}.lock", os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             try:
@@ -148,8 +148,8 @@ def file_error(error: OSError, directory: Path, doing: str) -> PgsluiceError:
 
 
 def is_one_in_both_cases(directory: Path) -> bool:
-    """Whether the file system takes two names there that differ in case for one, as far as what lies there shows it. Nothing is
-    made."""
+    """Returns whether the file system treats two names there that differ in case as one, as far as existing files show
+    it. Creates nothing."""
     for name in os.listdir(directory):
         other = name.swapcase()
         if other != name and os.path.exists(directory / other):
@@ -158,7 +158,7 @@ def is_one_in_both_cases(directory: Path) -> bool:
 
 
 def in_one_case(name: str) -> str:
-    """The same for names that such a file system takes for one."""
+    """Returns one spelling for names that such a file system treats as one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

@@ -1,9 +1,9 @@
-"""Changes as Arrow rows, one record batch for each table: what the Parquet files hold.
+"""Changes as Arrow rows, one record batch for each table: the content of the Parquet files.
 
 Before the columns of the table come those of the change, which begin with an underscore:
 
     _operation       INSERT, UPDATE, DELETE, TRUNCATE; READ for a copied row, RESTART when the table is copied again
-    _position        where the change stands, as in JSON lines; null for READ and RESTART, as are the next four
+    _position        where the change is, as in JSON lines; null for READ and RESTART, as are the next four
     _commit_lsn, _ordinal     the same as two numbers that order all changes
     _xid, _committed_at     of its transaction
     _snapshot        of a copied row
@@ -11,7 +11,8 @@ Before the columns of the table come those of the change, which begin with an un
     _before          an UPDATE's old row, as much of it as was sent, as a JSON object
     _as_text         values that are null because their column's type has no place for them, as a JSON object
 
-An INSERT or UPDATE has the new row, a DELETE as much of the old one as was sent. The rows of a table are in commit order.
+An INSERT or UPDATE has the new row, a DELETE as much of the old one as was sent. The rows of a table are in commit
+order.
 
 Postgres's text becomes these types:
 
@@ -23,8 +24,8 @@ Postgres's text becomes these types:
     bytea                       binary
     everything else             string, as the server prints it
 
-Some values have no place in their type: NaN in a decimal, infinite dates, years before 1 or after 9999. They are null in the
-column, and their text is given beside it.
+Some values cannot be represented in their type: NaN in a decimal, infinite dates, years before 1 or after 9999. They
+are null in the column, and their text is in _as_text.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _ARROW_TYPES: dict[int, pa.DataType] = {
     1114: pa.timestamp("us"),
     1184: pa.timestamp("us", "UTC"),
 }
-"""By type OID (pg_type.dat)."""
+"""Arrow types by type OID (pg_type.dat)."""
 
 _BOOLEANS = {b"t": True, b"f": False, None: None}
 
@@ -87,7 +88,7 @@ _FITTING: dict[int, str] = {
     1184: f"^{_DAY}{_TIME}\\+00$",
     _NUMERIC: r"^-?\d+(\.\d+)?$",
 }
-"""What the Arrow type can hold, of those types that have values which it cannot."""
+"""Values that the Arrow type can hold, for types with other values too."""
 
 
 def arrow_type(column: Column) -> pa.DataType:
@@ -97,8 +98,9 @@ def arrow_type(column: Column) -> pa.DataType:
 
 
 def _decimal(typmod: int) -> pa.DataType | None:
-    """None for a numeric without a precision, and for those that PostgreSQL 15 allows and a decimal does not have: a negative
-    scale, or one beyond the precision. (numeric.c: the typmod is precision << 16 | scale, an 11-bit signed number, plus 4.)"""
+    """Returns None for a numeric without a precision, and for numerics that PostgreSQL 15 allows and a decimal does not
+    have: a negative scale, or one beyond the precision. (numeric.c: the typmod is precision << 16 | scale, an 11-bit
+    signed number, plus 4.)"""
     if typmod < 4:
         return None
     precision = (typmod - 4) >> 16 & 0xFFFF
@@ -107,7 +109,8 @@ def _decimal(typmod: int) -> pa.DataType | None:
 
 
 def typed_column(column: Column, values: Sequence[bytes | None], table_name: str) -> tuple[pa.Array, dict[int, str]]:
-    """The column, and by row the texts of values that have no place in it. Raises WireError for one that is not of its type."""
+    """Returns the column, and by row the texts of values that it cannot hold. Raises WireError for a value that is not
+    of its type."""
     kind = arrow_type(column)
     try:
         if column.type_oid == _BOOL:
@@ -135,7 +138,7 @@ _SPECIAL = re.compile(r"[^\w-]")
 
 
 LONGEST_NAME_BYTES = 255
-"""Of a directory, on the file systems that people use."""
+"""Limit of a directory's name on common file systems."""
 _DIGEST_DIGITS = 16
 
 
@@ -182,7 +185,7 @@ Images = list[Sequence[bytes | None]]
 
 @lru_cache(maxsize=1024)
 def rows_schema(table: Table) -> pa.Schema:
-    """Raises TerminalError when the table has a column with one of our names."""
+    """Raises TerminalError when the table has a column with one of the reserved names."""
     taken = sorted(_CHANGE_NAMES.intersection(column.name for column in table.columns))
     if taken:
         raise TerminalError(
@@ -194,13 +197,13 @@ def rows_schema(table: Table) -> pa.Schema:
 
 
 def _field(column: Column) -> pa.Field:
-    """With the column's number as Parquet's field id: a column that was dropped and made again under its name is another, and its
-    rows are in another file."""
+    """Returns the field, with the column's number as Parquet's field id: a column that was dropped and created again
+    under its name is another, and its rows are in another file."""
     return pa.field(column.name, arrow_type(column), metadata={_FIELD_ID: b"%d" % column.number} if column.number else None)
 
 
 def rows_of_message(message: MessageChanges) -> Iterator[pa.RecordBatch]:
-    """For each table its rows in commit order. Raises WireError for a value that is not what its type says."""
+    """Yields each table's rows in commit order. Raises WireError for a value that is not of its type."""
     stamps = _Stamps(message)
     for part in message.parts:
         match part:
@@ -224,7 +227,7 @@ def rows_of_copy(copied: CopiedRows) -> pa.RecordBatch:
 
 
 class _Stamps:
-    """What the rows of a message say about their transactions."""
+    """The transaction fields of a message's rows."""
 
     def __init__(self, message: MessageChanges) -> None:
         self._of_changes: list[tuple[str, int, int, int, int]] = []
@@ -276,7 +279,7 @@ def _rows(changes: TableChanges, operations: list[str], stamps: list[pa.Array], 
 
 
 def _sparse(values: dict[int, Any], count: int, kind: pa.DataType) -> pa.Array:
-    """A column that is null but for a few rows."""
+    """Returns a column that is null except in a few rows."""
     return pa.array([values.get(row) for row in range(count)], kind) if values else pa.nulls(count, kind)
 
 
@@ -291,7 +294,7 @@ def _befores(changes: TableChanges) -> dict[int, str]:
 
 
 def _images(changes: TableChanges) -> tuple[Images, dict[int, list[str]]]:
-    """The row that stands for each change, and the names of the columns that are missing in it, of rows where any is."""
+    """Returns the row for each change, and the names of its missing columns, for rows with any."""
     columns: Sequence[Sequence[Value]] = changes.new
     if changes.old is not None and DELETE in changes.operations:
         columns = [
@@ -321,7 +324,7 @@ def _filled(changes: TableChanges, index: int, values: Sequence[Value], unchange
 
 
 def _old_value(changes: TableChanges, index: int, row: int) -> Value:
-    """UNCHANGED when the old row does not say."""
+    """Returns UNCHANGED when the old row lacks the value."""
     if changes.old is None or changes.old_kinds is None or changes.operations[row] != UPDATE:
         return UNCHANGED
     kind = changes.old_kinds[row]

@@ -1,8 +1,9 @@
-"""How output gets from tasks to the driver: small pieces in receipts, large ones in a scratch directory beside the files.
+"""Transfer of output from tasks to the driver: small pieces in receipts, large ones in a scratch directory next to the
+files.
 
-A piece is what stands in the output: whole lines, whole compressed members, whole row streams. So a file may end after any. The
-body of a receipt is a piece, or says where a task has left it. The directory belongs to one open sink and goes with its process.
-Nothing in it is durable, and nothing of it outlives the commit of its batch.
+A piece is a part of the output: whole lines, whole compressed members, whole row streams. So a file may end after any.
+The body of a receipt is a piece, or the place where a task has left it. The directory belongs to one open sink and goes
+with its process. Nothing in it is durable, and nothing of it outlives the commit of its batch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pgsluice.shared.process.private_directory import LOCK, PrivateDirectory, ma
 from pgsluice.worker.sinks.file.output_directory import file_error, file_errors
 from pgsluice.worker.sinks.lines.line_output import write_all
 
-INLINE_BYTES = 64 * 1024  # below this a file of its own costs a batch more time than the bytes cost the driver's memory
+INLINE_BYTES = 64 * 1024  # below this a separate file costs a batch more time than the bytes cost the driver's memory
 
 _INLINE = b"\0"
 _STORED = b"\1"
@@ -85,7 +86,7 @@ class ScratchDirectory:
         clear(self.path)
 
     def close(self) -> None:
-        """Nothing happens when it is not open."""
+        """Closes the directory, if it is open."""
         if self._directory is not None:
             self._directory.close()
             self._directory = None
@@ -136,7 +137,7 @@ class ScratchWriter:
                     (self.directory / name).unlink(missing_ok=True)
 
     def _clear(self) -> None:
-        with suppress(OSError):  # the error that brought us here says more; the next commit clears too
+        with suppress(OSError):  # the original error is more specific; the next commit clears too
             clear(self.directory)
 
     def _check_reachable(self) -> None:

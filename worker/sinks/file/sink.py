@@ -29,8 +29,8 @@ log = telemetry.logger(__name__)
 
 
 class FileSink:
-    """Each commit is durable when it returns: first the output, then the position file, by a rename, which is the moment when the
-    batch counts. Files that are full or old enough are finished behind that.
+    """Each commit is durable when it returns: first the output, then the position file, by a rename, which commits the
+    batch. Files that are full or old enough are finished after that.
 
     ``tick`` comes from another thread than the rest, hence the mutex; another process is kept out by a lock on a file.
     """
@@ -40,7 +40,8 @@ class FileSink:
 
     @property
     def definitions(self) -> DefinitionUse:
-        """Rows of another definition begin another Parquet file, and nothing in it tells of what altered them."""
+        """The use of definitions. Rows of another definition begin another Parquet file, which does not contain the
+        alteration."""
         if self._settings.format == PARQUET:
             return DefinitionUse.PASSES_OVER
         return LineEncoding.of(self._settings.lines, self._group).definitions
@@ -56,9 +57,9 @@ class FileSink:
         self._suffix = suffix_of(file_settings)
         self._process = uuid.uuid4().hex
         self._position: FilePosition | None = None
-        """As this process knows it; None while the sink is not open."""
+        """The position as this process knows it; None while the sink is not open."""
         self._is_clean = False
-        """Nothing is in the directory that the position does not count."""
+        """True if the directory holds nothing beyond the position."""
         self._mutex = threading.Lock()
         self._pulse = Pulse()
 
@@ -90,8 +91,8 @@ class FileSink:
         return new_writer(self._settings, self._group, ScratchWriter(self._scratch.path))
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """Receipts of what is applied already are passed over. Raises TransientError when there is no room: what was written of
-        the batch is taken back at once."""
+        """Commits receipts; skips the ones that are applied already. Raises TransientError when there is no room: what
+        was written of the batch is removed at once."""
         with self._mutex, self._changing("writing a batch"):
             position = self._current()
             applied = position.applied
@@ -156,14 +157,14 @@ class FileSink:
                 yield
             except BaseException:
                 self._is_clean = False
-                with suppress(OSError, PgsluiceError):  # the error under way says more; the next call recovers or tells why not
+                with suppress(OSError, PgsluiceError):  # the original error is more specific; the next call recovers, or raises
                     self._scratch.clear()
                     self._current()
                 raise
 
     @contextmanager
     def _locked(self, cause: Cause = Cause.LOCK) -> Iterator[None]:
-        """While another process of this worker is in the directory, the pulse is told that it is waited for."""
+        """Locks the directory; notes a wait in the pulse while another process of this worker is in it."""
         wait = TransientError(f"another process of worker {self._worker} is in {self._layout.directory}", cause=cause)
         with self._layout.locked(lambda: self._pulse.waits(wait)) as has_waited:
             if has_waited:
@@ -209,7 +210,7 @@ class FileSink:
                     f"another process moved the position of worker {self._worker}",
                     "give each worker of a group its own --name; the worker goes on from there when started again",
                 )
-            self._position = stored  # an error hid from us that our change was made
+            self._position = stored  # an error hid that the change was made
             self._is_clean = False
         if not self._is_clean:
             self._recover()
@@ -243,7 +244,7 @@ class FileSink:
             self._move(moved)
 
     def _move(self, position: FilePosition) -> None:
-        """Makes ``position`` count, then finishes the files that it says are finished."""
+        """Stores ``position``, then finishes the files that it names as finished."""
         assert self._position is not None
         before, finishing = self._position.number, self._format
         position = replace(position, writer=self._process)

@@ -1,4 +1,6 @@
-"""Which brokers may be connected to: the rules of ``shared.http.receiver`` for every address that a client of Kafka uses."""
+"""Decides which brokers may be connected to: applies the rules of ``shared.http.receiver`` to every address that a
+client of Kafka uses.
+"""
 
 from __future__ import annotations
 

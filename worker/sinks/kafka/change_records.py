@@ -1,13 +1,14 @@
-"""What a Spark task does for the Kafka sink in the format pgsluice: each change as a record that a worker can read again.
+"""The code of a Spark task for the Kafka sink in the format pgsluice: each change as a record that a worker can read
+again.
 
-``shared.wire.kafka_record`` is the format. Where the record's key is made of the row's, an update that changes it becomes a
-Delete of the old key and an Insert with the new one, because they may lie in two partitions, and nothing orders these. An Insert
-needs the whole row. So a large value that such an update did not send is taken from the old row, if the source sent that
-(REPLICA IDENTITY FULL); else the update is a dead letter.
+``shared.wire.kafka_record`` is the format. Where the record's key is made of the row's, an update that changes it
+becomes a Delete of the old key and an Insert with the new one, because they may lie in two partitions, and nothing
+orders these. An Insert needs the whole row. So a large value that such an update did not send is taken from the old
+row, if the source sent that (REPLICA IDENTITY FULL); else the update is a dead letter.
 
-A TRUNCATE, and a table that is copied again, say something of all rows. Where these lie in several partitions the record is a
-*barrier*: the driver refuses it for a topic with more than one (``record_producer``). Definitions are not told: the records
-after them have a table of that definition.
+A TRUNCATE, and a table that is copied again, affect all rows. If these lie in several partitions the record is a
+*barrier*: the driver refuses it for a topic with more than one (``record_producer``). Definitions are omitted: the
+records after them have a table of that definition.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecordWriter:
-    """``lines`` says which topics, keys, headers and sizes records have."""
+    """``lines`` determines topics, keys, headers and sizes of records."""
 
     lines: RecordWriter
 
@@ -67,7 +68,7 @@ class ChangeRecordWriter:
         return bodies((*_MessageRecords(self.lines, message).section(), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        """As ``write``."""
+        """Like ``write``, for copied rows."""
         return bodies(self._copied_sections(copied))
 
     def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[RecordSection, list[Rejection], bool]]:
@@ -105,7 +106,7 @@ class _MessageRecords:
     _section: RecordSection = field(default_factory=RecordSection)
     _rejected: list[Rejection] = field(default_factory=list)
     _groups: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of the transaction that is at hand, by topic and operation."""
+    """Groups of the current transaction, by topic and operation."""
     _incomplete: set[int] = field(default_factory=set)
     """Changes of which no record can be made."""
 
@@ -173,7 +174,7 @@ class _MessageRecords:
                 told[index].append(_Told(table, "delete", key, None))
 
     def _moved(self, part: TableChanges, row: int, table: Table, keys: tuple[bytes, bytes | None]) -> Iterator[_Told]:
-        """Of an update that gives the row another key."""
+        """Yields the records of an update that gives the row another key."""
         left = part.select([row])
         assert left.old is not None
         assert left.old_kinds is not None

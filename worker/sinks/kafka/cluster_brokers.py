@@ -1,4 +1,4 @@
-"""The brokers that a cluster tells of: asked, and held against what may be connected to, as those of the settings were."""
+"""A cluster's list of brokers: requested, and checked against the permitted hosts, like the brokers of the settings."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pgsluice.worker.sinks.kafka.broker_access import check_brokers
 from pgsluice.worker.sinks.kafka.kafka_client import ANSWER_DEADLINE_S, Complaints, client_settings
 
 JUDGED_FOR_S = 5.0
-"""How long the brokers are taken for those that they were: others may join, or move."""
+"""Time for which checked brokers stay valid: others may join, or move."""
 LISTED_S = 1.0
 COMPLAINTS_S = 3.0
-"""How long brokers that start may refuse whom they do not know yet."""
+"""Time for which starting brokers may refuse clients that they do not know yet."""
 
 
 class ClusterBrokers:
-    """Blocking calls. Raises TransientError when the brokers do not answer, TerminalError for what a person has to change, a
-    broker that must not be connected to among it."""
+    """Blocking calls. Raises TransientError when the brokers do not answer, TerminalError for an error that an operator
+    must fix, for example a broker that must not be connected to."""
 
     def __init__(self, cluster: KafkaSettings, complaints: Complaints) -> None:
         self._allow_hosts = cluster.allow_hosts
@@ -31,7 +31,7 @@ class ClusterBrokers:
         self._judged_at = -JUDGED_FOR_S
 
     def metadata(self) -> Any:
-        """What they tell of themselves and the topics, once they are judged."""
+        """Returns the brokers' metadata, after checking them."""
         metadata = self._listed()
         check_brokers([_address(each) for each in metadata.brokers.values()], self._allow_hosts)
         self._judged_at = time.monotonic()

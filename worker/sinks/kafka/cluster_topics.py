@@ -1,4 +1,4 @@
-"""What there is in the cluster, and the topics that are made in it."""
+"""The topics of the cluster, and the creation of topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ LARGEST_BATCH_BYTES = 512 * 1024
 
 
 class ClusterTopics:
-    """Blocking calls. Raises TransientError when the brokers do not answer, TerminalError for what a person has to change."""
+    """Blocking calls. Raises TransientError when the brokers do not answer, TerminalError for an error that an operator
+    must fix."""
 
     def __init__(self, kafka: KafkaSinkSettings) -> None:
         self._kafka = kafka
@@ -33,17 +34,18 @@ class ClusterTopics:
         self.batch_bytes = LARGEST_BATCH_BYTES
         """The most records at a time that all topics are known to take, in bytes."""
         self._counts: dict[str, int] = {}
-        """Of partitions, by topic, as the cluster told them last."""
+        """Numbers of partitions, by topic, from the last answer."""
 
     def names(self) -> set[str]:
-        """The topics there are. The brokers that the cluster tells of are judged as those of the settings were."""
+        """Returns the existing topics. The cluster's brokers are checked like the ones of the settings."""
         found = self._brokers.metadata().topics
         self._note_counts(found)
         self._seen |= found.keys()
         return set(found)
 
     def judge_brokers(self) -> None:
-        """To be called before each batch. Raises as ``names`` when a broker has come that must not be connected to."""
+        """Checks the brokers; call it before each batch. Raises as ``names`` when a broker has come that must not be
+        connected to."""
         metadata = self._brokers.judge()
         if metadata is not None:
             self._note_counts(metadata.topics)
@@ -52,15 +54,15 @@ class ClusterTopics:
         self._counts = {name: len(topic.partitions) for name, topic in found.items()}
 
     def ends(self, topics: Iterable[str]) -> dict[str, Ends]:
-        """Where each partition ends, whether transactions there are open or not, of ``topics``, which there are."""
+        """Returns the end of each partition of the existing ``topics``, including open transactions."""
         counts = {topic: self._counts.get(topic) or self._partitions(topic) for topic in topics}
         places = [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
         found = self._offsets(dict.fromkeys(places, OffsetSpec.latest())) if places else {}
         return {topic: tuple(found[topic, partition] for partition in range(count)) for topic, count in counts.items()}
 
     def make_sure(self, topic: str) -> None:
-        """Makes the topic when it is missing, if that is asked for. Raises as the class says, also for a name that Kafka takes
-        for that of another topic."""
+        """Creates a missing topic, if configured. Raises as the class describes, also for a name that Kafka considers
+        equal to another topic's."""
         if topic == self._kafka.position_topic:
             raise TerminalError(f"topic {topic} is where positions are, and a table's too", "give another kafka-position-topic")
         if topic in self._seen:
@@ -83,7 +85,7 @@ class ClusterTopics:
             )
 
     def _partitions(self, topic: str) -> int:
-        """How many the topic has. One that was just made is waited for: until brokers know it they tell of none."""
+        """Returns the number of the topic's partitions. Waits for a topic that was just created, until brokers know it."""
         deadline = time.monotonic() + MADE_DEADLINE_S
         while True:
             with self._complaints.translated(topic):
@@ -95,7 +97,7 @@ class ClusterTopics:
             time.sleep(LOOK_INTERVAL_S)
 
     def make(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Makes the topic unless it is there by now, and returns when it can be used. Raises as the class says."""
+        """Creates the topic unless it exists by now, and returns when it can be used. Raises as the class describes."""
         copies = self._kafka.replication_factor or -1
         future = self._brokers.client.create_topics([NewTopic(topic, partitions or -1, copies, config=dict(config))])[topic]
         with self._complaints.translated(topic):
@@ -119,15 +121,15 @@ class ClusterTopics:
         return {name: str(entry.value) for name, entry in found.items()}
 
     def unwritable(self, topics: Iterable[str]) -> list[str]:
-        """Those that this user may not write to, sorted. One that there is not may be written to."""
+        """Returns the topics that this user may not write to, sorted. Missing ones are considered writable."""
         with self._complaints.translated():
             asked = TopicCollection(sorted(topics))
             told = self._brokers.client.describe_topics(asked, include_authorized_operations=True)
             return [topic for topic, future in told.items() if not _lets_write(future)]
 
     def offsets(self, topic: str, partition: int, *, stable: bool = False) -> tuple[int, int]:
-        """Of the first record, and of the one that comes next, whether transactions there are open or not; when it is to be
-        ``stable``, of the first one that an open transaction may take back. A topic that was just made is waited for."""
+        """Returns the offsets of the first record, and of the next one, including open transactions; if ``stable``, of
+        the first one that an open transaction may still abort. Waits for a topic that was just created."""
         committed = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         place = TopicPartition(topic, partition)
         first, end = (self._offsets({place: which}, committed) for which in (OffsetSpec.earliest(), OffsetSpec.latest()))
@@ -136,7 +138,7 @@ class ClusterTopics:
     def _offsets(
         self, asked: Mapping[TopicPartition, OffsetSpec], committed: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[tuple[str, int], int]:
-        """By topic and partition. Partitions whose leaders are being chosen are waited for."""
+        """Returns the offsets by topic and partition. Waits for partitions whose leaders are being chosen."""
         deadline = time.monotonic() + MADE_DEADLINE_S
         while True:
             with self._complaints.translated(next(iter(asked)).topic):
@@ -160,7 +162,8 @@ def _lets_write(description: Future[TopicDescription]) -> bool:
 
 
 def collisions(wanted: Iterable[str], there: Iterable[str]) -> list[tuple[str, str]]:
-    """Each topic that is ``wanted`` and not taken, because Kafka takes its name for that of another one, which is ``there``."""
+    """Returns each wanted topic that cannot be created, because Kafka considers its name equal to another one's in
+    ``there``."""
     others = {alike(topic): topic for topic in there}
     return [(topic, other) for topic in wanted if (other := others.get(alike(topic), topic)) != topic]
 
@@ -180,4 +183,4 @@ _SETTLING = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
 }
-"""How a partition looks whose leader is being chosen."""
+"""Errors of a partition whose leader is being chosen."""

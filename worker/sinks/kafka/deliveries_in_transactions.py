@@ -1,8 +1,8 @@
-"""Exactly once: a batch and the position behind it are one transaction of Kafka's.
+"""Delivery exactly once: a batch and the position after it are one transaction of Kafka's.
 
-Of the processes that run one worker only the newest can produce, because all of them use one transactional id. It says in the
-topic of positions that it is the writer. Whoever is refused looks there: is it another one, that is the end of it; is it this
-process itself, the brokers only lost patience with its transaction, and it takes a new producer.
+Of the processes that run one worker only the newest can produce, because all of them use one transactional id. It
+registers in the topic of positions as the writer. A process that is refused reads that: if the writer is another one,
+it ends; if it is this process itself, the brokers only timed out its transaction, and it takes a new producer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TransactionalDelivery:
         self._newest: frozenset[str] = frozenset()
         """The topics of ``_ends`` that the newest batch with records went to."""
         self._applied = NOTHING_APPLIED
-        """What the brokers confirmed to this process."""
+        """The position that the brokers confirmed to this process."""
 
     def open(self) -> Applied:
         """Takes the worker over: the position that counts."""
@@ -66,7 +66,7 @@ class TransactionalDelivery:
         return found
 
     def send(self, body: bytes) -> int:
-        """How many records it was."""
+        """Sends the records of a body; returns their number."""
         return self._current.send(body)
 
     def finish(self, applied: Applied) -> None:
@@ -94,8 +94,8 @@ class TransactionalDelivery:
             raise
 
     def give_up(self, error: BaseException) -> None:
-        """What the transaction holds is never to be seen. Raises TerminalError when another process has taken over, or a topic
-        has lost records: as one that was deleted."""
+        """Aborts: the transaction's records must stay invisible. Raises TerminalError when another process has taken
+        over, or a topic has lost records, for example by its deletion."""
         producer, is_open = self._producer, self._is_open
         self._is_open = False
         if producer is None:
@@ -137,8 +137,8 @@ class TransactionalDelivery:
             self._ends.of([topic]).check(self._topics.ends([topic]), self._worker)
 
     def _taken_again(self) -> Applied:
-        """The position. No producer is kept until it is known: what was committed last may count or not. The first look does not
-        wait for what this process itself left open, which the new producer ends."""
+        """Returns the position. No producer is kept until it is known: the last commit may have succeeded or not. The
+        first read does not wait for transactions that this process itself left open, which the new producer ends."""
         self._check_writer(passes_open=True)
         self._new_producer()
         try:
@@ -155,7 +155,7 @@ class TransactionalDelivery:
             producer.discard()
 
     def _check_duration(self) -> None:
-        """Raises TransientError when the transaction lasted longer than the brokers wait for one."""
+        """Raises TransientError when the transaction lasted longer than the brokers allow."""
         if time.monotonic() - self._began_at >= self._kafka.transaction_timeout_s:
             raise TransientError(
                 f"the brokers ended a transaction that lasted longer than kafka-transaction-timeout "

@@ -1,4 +1,6 @@
-"""What ``pgsluice check`` says of a Kafka cluster: is it reached, by whom, does it take what is to come. Nothing is made."""
+"""Findings of ``pgsluice check`` about a Kafka cluster: is it reachable, with which user, does it accept the coming
+records. Nothing is created.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client of Kafka is told where the brokers are and who it is, and what its errors mean for us."""
+"""The settings of a Kafka client, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ModuleNotFoundError as missing:
 
 log = telemetry.logger(__name__)
 _UNHEARD = logging.Logger("librdkafka", logging.CRITICAL + 1)
-"""Drops what the library says at level 0, a fatal error: without a logger that goes to standard error, too."""
+"""Drops the library's log at level 0, a fatal error: without a logger that goes to standard error, too."""
 
 ANSWER_DEADLINE_S = 30.0
 
@@ -31,8 +31,8 @@ _FORBIDDEN = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
 WITHOUT_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
-"""What a consumer hears that joins no group: the library asks for the coordinator of its ``group.id`` all the same, and reads on
-without one."""
+"""The error of a consumer without a group: the library asks for the coordinator of its ``group.id`` nevertheless, and
+continues without one."""
 _UNAUTHENTICATED = {
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -40,10 +40,10 @@ _UNAUTHENTICATED = {
     KafkaError.ILLEGAL_SASL_STATE,
 }
 _TLS_ALERT = "SSL alert"
-"""How the library names a broker's refusal that comes after the handshake, as that of a client without a certificate does."""
+"""The library's text for a broker's refusal after the handshake, for example of a client without a certificate."""
 UNKNOWN_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 SETTINGS_UNSEEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
-"""This user may not see a topic's settings."""
+"""Errors because this user may not read a topic's settings."""
 _UNSUPPORTED = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
 _REFUSED_TOPIC = {
     KafkaError.TOPIC_EXCEPTION,
@@ -55,7 +55,7 @@ _REFUSED_TOPIC = {
 
 
 class Complaints:
-    """What a client says in the background. It goes on trying; whoever waits for it asks why nothing comes."""
+    """The errors of a client in the background. It keeps trying; a caller that waits for it asks for the cause."""
 
     def __init__(self, transactional_id: str = "") -> None:
         self._transactional_id = transactional_id
@@ -75,7 +75,7 @@ class Complaints:
         self._codes.clear()
 
     def cause(self) -> PgsluiceError | None:
-        """The reason that a person has to remove, if it is known."""
+        """Returns the reason that an operator has to remove, if known."""
         if self._codes & _UNAUTHENTICATED:
             return TerminalError(
                 "Kafka does not accept who the worker says it is", "check kafka-sasl, kafka-user and kafka-password"
@@ -89,7 +89,7 @@ class Complaints:
 
     @contextmanager
     def translated(self, topic: str = "") -> Iterator[None]:
-        """Errors of the client as our own, and that a future was waited for in vain: the library itself waits longer."""
+        """Translates errors of the client, and the timeout of a future: the library itself waits longer."""
         try:
             yield
         except KafkaException as failure:
@@ -148,12 +148,12 @@ def _forbidden(error: KafkaError, named: str) -> MissingPrivilegeError:
 
 
 def client_settings(kafka: KafkaSettings, complaints: Complaints) -> dict[str, Any]:
-    """What every client of the library is told."""
+    """Returns the settings of every client of the library."""
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(kafka.brokers),
         "client.id": "pgsluice",
         "error_cb": complaints.note,
-        "log_level": 0,  # it would write to standard error by itself; what matters comes to error_cb
+        "log_level": 0,  # it would write to standard error on its own; errors that matter come to error_cb
         "logger": _UNHEARD,
         "socket.keepalive.enable": True,
         "reconnect.backoff.max.ms": 2000,

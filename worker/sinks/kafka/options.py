@@ -1,4 +1,4 @@
-"""What the Kafka sink is told."""
+"""The options of the Kafka sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgsluice.worker.sinks.lines.options import FORMAT, LineSettings, foreign_fo
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 OPTIONS = "kafka"
-"""What the names of the options begin with."""
+"""Prefix of the names of the options."""
 
 CHANGES = "pgsluice"
 """The format of records that a worker can read again."""
@@ -23,7 +23,7 @@ CHANGES = "pgsluice"
 
 @settings
 class KafkaSinkSettings:
-    """``lines`` says what a record's value holds, unless ``format`` is CHANGES. ``topic`` and ``key`` are patterns.
+    """``lines`` determines a record's value, unless ``format`` is CHANGES. ``topic`` and ``key`` are patterns.
     ``partitions`` and ``replication_factor`` of topics that are made are 0 for the brokers' own defaults."""
 
     lines: LineSettings = part(LineSettings)

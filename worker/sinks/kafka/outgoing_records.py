@@ -29,7 +29,7 @@ class RecordGroup:
 
 
 OutgoingRecord = tuple[RecordGroup, int, bytes | None, bytes | None]
-"""Its group, its ordinal, its key and its value. A NamedTuple would cost as much as all the rest of decoding."""
+"""Group, ordinal, key and value. A NamedTuple would cost as much as all the rest of decoding."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class RecordSection:
     values: list[bytes | None] = field(default_factory=list)
 
     def group(self, group: RecordGroup) -> int:
-        """Its number in this section."""
+        """Returns the group's number in this section."""
         return self.groups.setdefault(group, len(self.groups))
 
     def add(self, group: int, ordinal: int, key: bytes | None, value: bytes | None) -> None:

@@ -1,4 +1,6 @@
-"""At least once, for brokers without transactions: the position is in the group's state bucket, behind what was delivered."""
+"""Delivery at least once, for brokers without transactions: the position is in the group's state bucket, after the
+delivered records.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pgsluice.worker.sinks.sink import Applied
 
 
 class PlainDelivery:
-    """As ``TransactionalDelivery``, but that what was sent by then stays when it gives up."""
+    """Like ``TransactionalDelivery``, but records that were sent stay when it aborts."""
 
     def __init__(self, kafka: KafkaSinkSettings, settings: WorkerSettings) -> None:
         self._kafka = kafka

@@ -1,10 +1,9 @@
-"""Where the position is: a compacted topic, in whose only used partition each worker has a key.
+"""The topic of positions: a compacted topic, in whose only used partition each worker has a key.
 
     orders/kafka    {"worker": "orders/kafka", "writer": "5f0c…", "applied": "[…]", "ends": {"public.orders": [700, 698]}}
 
-``writer`` names the process that wrote it, ``ends`` are ``WrittenEnds``; earlier versions wrote none. A record is of the
-transaction whose changes it speaks of, and the first one of a process says no more than that this process is the writer from now
-on.
+``writer`` names the process that wrote it, ``ends`` are ``WrittenEnds``; earlier versions wrote none. A record is in
+the transaction whose changes it covers, and the first one of a process only registers it as the writer.
 """
 
 from __future__ import annotations
@@ -82,15 +81,15 @@ class PositionTopic:
         return self._key
 
     def ensure(self) -> None:
-        """Makes the topic when it is missing. Raises TerminalError for one that forgets."""
+        """Creates the topic when it is missing. Raises TerminalError for a topic with retention."""
         if self.name not in self._topics.names():
             self._topics.make(self.name, 1, _CONFIG)
             return
         check_compacted(self._topics, self.name)
 
     def read(self, *, passes_open: bool = False) -> PositionEntry | None:
-        """The newest one of this worker that is committed; None when there is none. Raises TransientError while it is not known
-        what becomes of a transaction before the end, unless what comes from there on is passed over: ``passes_open``."""
+        """Returns this worker's newest committed entry; None without one. Raises TransientError while a transaction
+        before the end is undecided, unless records from there on are ignored: ``passes_open``."""
         first, end = self._topics.offsets(self.name, PARTITION, stable=passes_open)
         count = NEWEST
         while end > first:

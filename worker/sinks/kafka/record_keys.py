@@ -38,7 +38,7 @@ class RecordKeys:
     form: LineEncoding
 
     def of_table(self, table: Table) -> bytes | None:
-        """That of all its rows, None when they have their own."""
+        """Returns the Kafka key shared by all rows of the table; None if each row has its own."""
         return None if self.pattern.names_row else self.pattern.around(table.schema, table.name)[0]
 
     def of_changes(self, changes: TableChanges) -> tuple[Keys, Keys]:

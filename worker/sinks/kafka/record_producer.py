@@ -22,29 +22,29 @@ from pgsluice.worker.sinks.kafka.outgoing_records import decode_records
 
 POSITION_HEADER = "pgsluice-position"
 DELIVERY_DEADLINE_S = 60.0
-"""For so long brokers may take nothing, unless they say that a quota is used up."""
+"""Time for which brokers may accept nothing, unless they report that a quota is used up."""
 TOLD_THROTTLE_S = 1.0
 """A quota that delays the worker for less is not logged."""
 ABORT_DEADLINE_S = 10.0
 SETTLE_INTERVAL_S = 0.001
-"""Nothing calls back for records that were delivered."""
+"""Polling interval: there are no callbacks for delivered records."""
 QUEUE_KIB = 64 * 1024
 SMALLEST_BATCH_BYTES = 1024
-"""Of records that go to a broker together. A smaller limit is taken for one of records."""
+"""Size of records that go to a broker together. A smaller limit is understood as one of records."""
 BATCH_SHRINKING = 4
 MOST_NAMED = 5
 """Topics in an error."""
 _ANY_PARTITION = -1
 _ORDERED_PARTITION = 0
-"""Of records without a key, which would be spread over all otherwise."""
+"""Partition of records without a key, which would be spread over all otherwise."""
 
 log = telemetry.logger(__name__)
 
 
 class RecordProducer:
-    """Blocking calls, of one thread. Raises TransientError when the brokers do not answer, TerminalError for what a person has
-    to change. Of ``topics`` it asks for each once. ``meet`` is called with each topic before the first record since ``begin``
-    goes there."""
+    """Blocking calls, of one thread. Raises TransientError when the brokers do not answer, TerminalError for an error
+    that an operator must fix. It asks ``topics`` for each once. ``meet`` is called with each topic before the first
+    record since ``begin`` goes there."""
 
     def __init__(
         self, kafka: KafkaSinkSettings, transactional_id: str, topics: ClusterTopics, meet: Callable[[str], None] | None = None
@@ -82,16 +82,16 @@ class RecordProducer:
 
     @property
     def has_failed(self) -> bool:
-        """It is not to be used for another transaction: its numbers may have a gap."""
+        """True if it must not be used for another transaction: its numbers may have a gap."""
         return self._complaints.has_failed
 
     @property
     def is_fatal(self) -> bool:
-        """The brokers take nothing more of it. Why is to be looked up."""
+        """True if the brokers accept nothing more from it. The cause must be determined."""
         return self._complaints.is_fatal
 
     def init(self) -> None:
-        """From now on no other producer of that id is heard; what it left open is not to be seen."""
+        """Fences other producers of that id; their open transactions stay invisible."""
         self._until_answered(lambda: self._producer.init_transactions(DELIVERY_DEADLINE_S))
 
     def begin(self) -> None:
@@ -139,8 +139,8 @@ class RecordProducer:
             raise self._failures.first or self._refusal(failure.args[0], topic) from None
 
     def settle(self) -> None:
-        """Returns when the brokers hold all that was handed over. Not by the library's ``flush``, which fails itself when it is
-        to tell of a fatal error."""
+        """Returns when the brokers hold all records handed over. Does not use the library's ``flush``, which itself
+        fails at a fatal error."""
         self._look()
         left, moved_at = len(self._producer), time.monotonic()
         while left:
@@ -152,13 +152,15 @@ class RecordProducer:
         self._complaints.forget()
 
     def commit(self) -> None:
-        """After an error it is not known whether what was sent counts."""
+        """Commits. After an error it is not known whether the transaction is committed."""
         self._look()
         self._until_answered(lambda: self._producer.commit_transaction(DELIVERY_DEADLINE_S))
         self._look()
 
     def abort(self) -> bool:
-        """Whether nothing of the transaction counts and another may begin. If not, the producer is of no use any more."""
+        """Returns whether nothing of the transaction counts and another may begin. If not, the producer is of no use
+        any more.
+        """
         self._failures.first = None
         try:
             self._producer.abort_transaction(ABORT_DEADLINE_S)
@@ -168,7 +170,7 @@ class RecordProducer:
         return True
 
     def discard(self) -> None:
-        """What it still holds is not sent."""
+        """Discards records that were not sent yet."""
         with suppress(KafkaException):
             self._producer.purge()
 
@@ -194,8 +196,8 @@ class RecordProducer:
         raise self._unanswered()
 
     def _refusal(self, error: KafkaError, topic: str) -> PgsluiceError:
-        """Returns the error to raise. A transaction that is broken, as by a topic that this user may not write, takes nothing
-        more; the library says what broke it when another one is to begin."""
+        """Returns the error to raise. A transaction that is broken, as by a topic that this user may not write, accepts
+        nothing more; the library reports the cause when another one begins."""
         if error.code() == KafkaError._STATE:
             try:
                 self._producer.begin_transaction()
@@ -204,7 +206,7 @@ class RecordProducer:
         return self._complaints.of(error, topic)
 
     def _of_transaction(self, error: KafkaError) -> PgsluiceError:
-        """Names the topics that this user may not write: the library does not say which of a transaction's it was."""
+        """Names the topics that this user may not write: the library does not name the one in a transaction."""
         refused: list[str] = []
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             with suppress(PgsluiceError):
@@ -234,18 +236,18 @@ class RecordProducer:
 
 
 _CONSEQUENCES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-"""How records fail that were given up because of others."""
+"""Errors of records that were dropped because of others."""
 
 
 class _Quota:
-    """Notes what brokers say of quotas that are used up: they take nothing for a while, and answer nothing. It does not know the
+    """Notes quotas that are used up: brokers accept nothing for a while, and answer nothing. It does not know the
     producer, as ``_Failures`` does not."""
 
     def __init__(self) -> None:
         self._used_up_until = 0.0
-        """By the monotonic clock."""
+        """Time of the monotonic clock."""
         self.is_told = False
-        """Whether it was logged since the batch began."""
+        """True if it was logged since the batch began."""
 
     def note(self, event: ThrottleEvent) -> None:
         self._used_up_until = max(self._used_up_until, time.monotonic() + event.throttle_time)
@@ -254,12 +256,13 @@ class _Quota:
             log.warning("a quota of Kafka slows the worker down", broker=event.broker_name, throttled_s=event.throttle_time)
 
     def is_over(self, since: float) -> bool:
-        """Whether nothing has moved since ``since`` for so long that the brokers are given up."""
+        """Returns whether nothing has moved since ``since`` for longer than the deadline."""
         return time.monotonic() > max(since, self._used_up_until) + DELIVERY_DEADLINE_S
 
 
 class _Failures:
-    """The first record that was not delivered. It does not know the producer, which so ends when nobody holds it any more."""
+    """The first record that was not delivered. It does not know the producer, which is freed when it is no longer
+    referenced."""
 
     def __init__(self, complaints: Complaints, topics: ClusterTopics, batch_bytes: int) -> None:
         self._complaints = complaints

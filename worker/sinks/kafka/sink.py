@@ -1,8 +1,8 @@
-"""The Kafka sink's side in the driver: hands on what tasks encoded, and the position with it.
+"""The Kafka sink's side in the driver: hands on the encoded records of tasks, and the position with them.
 
-Tasks have no producers of their own: a Kafka transaction is one producer's, so whole source transactions, cut over tasks, can
-only become visible at once when one producer sends them. Records of a batch, which ends where no source transaction is open, are
-one transaction.
+Tasks have no producers: a Kafka transaction is one producer's, so whole source transactions, cut over tasks, can only
+become visible at once when one producer sends them. Records of a batch, which ends where no source transaction is open,
+are one transaction.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class KafkaSink:
         return applied
 
     def collect(self) -> list[Sample]:
-        """What happened since the sink was made."""
+        """Returns the samples since the sink was made."""
         return [
             metrics.KAFKA_TRANSACTION_SECONDS.of(self._seconds.read()),
             metrics.KAFKA_TRANSACTIONS.at(self._committed, "committed"),

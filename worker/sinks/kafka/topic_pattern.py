@@ -2,10 +2,10 @@
 
     {schema}.{table}      public.orders
 
-Kafka takes letters, digits, ``.``, ``_`` and ``-`` in the name of a topic. Of a schema's or a table's name a full stop, a hyphen
-and every other byte is a hyphen and its two hexadecimal digits, so that no two tables share a topic by accident: ``order.items``
-is ``order-2Eitems``. An empty name, as of a definition that concerns no table, is ``_``. What is longer than Kafka takes ends in
-a digest of all of it.
+Kafka allows ASCII letters, digits, ``.``, ``_`` and ``-`` in the name of a topic. Of a schema's or a table's name a
+full stop, a hyphen and every other byte is a hyphen and its two hexadecimal digits, so that no two tables share a topic
+by accident: ``order.items`` is ``order-2Eitems``. An empty name, as of a definition without a table, is ``_``. A name
+longer than Kafka allows ends in a digest of all of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ESCAPED = re.compile(rb"[^A-Za-z0-9_]")
 
 
 def escaped(name: str | None) -> str:
-    """As part of a topic's name."""
+    """Returns the name as part of a topic's name."""
     return _ESCAPED.sub(lambda byte: b"-%02X" % byte[0][0], (name or "_").encode()).decode()
 
 
@@ -45,13 +45,13 @@ def check_topic(name: str, option: str) -> str:
 
 
 def alike(topic: str) -> str:
-    """The same for topics of which Kafka takes only one, for its metrics' sake."""
+    """Returns the same text for topics of which Kafka accepts only one, for its metrics' sake."""
     return topic.replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """``text`` is as people write it. Picklable."""
+    """``text`` is as in the configuration. Picklable."""
 
     text: str
 
@@ -84,7 +84,7 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class KeyPattern:
-    """What a record's key holds. ``{key}`` is the row's key as a JSON object; other text and names stand as they are."""
+    """The content of a record's key. ``{key}`` is the row's key as a JSON object; other text and names stay unchanged."""
 
     text: str
 
@@ -97,11 +97,11 @@ class KeyPattern:
 
     @property
     def names_row(self) -> bool:
-        """Whether rows of one table have keys of their own."""
+        """Returns whether each row of a table has its own key."""
         return KEY_FIELD in self.text
 
     def around(self, schema: str, table: str) -> list[bytes]:
-        """The texts before, between and behind the rows' keys."""
+        """Returns the texts before, between and after the rows' keys."""
         named = {"schema": schema, "table": table, "key": KEY_FIELD}
         return [part.encode() for part in _FIELD.sub(lambda field: named[field[1]], self.text).split(KEY_FIELD)]
 

@@ -1,4 +1,4 @@
-"""What a Spark task does for the Kafka sink: lines as values, and for each its topic, its key and its headers."""
+"""The code of a Spark task for the Kafka sink: lines as values, each with its topic, its key and its headers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
 
 RECORD_OVERHEAD = 512
-"""What a record's own fields and its headers take, and more."""
+"""Bytes for a record's own fields and its headers, with a reserve."""
 
 _OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 
 
 class _Told(NamedTuple):
-    """What one line tells, or two: of a row whose key changed ``old_key`` is the one it had."""
+    """The facts of a change's line, or two lines: if a row's key changed ``old_key`` is the previous one."""
 
     topic: str
     operation: str
@@ -63,11 +63,12 @@ class RecordWriter:
     headers: bool
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        """Raises RejectedChanges for records that are too large; then nothing of the partition is yielded behind the first."""
+        """Raises RejectedChanges for records that are too large; then nothing of the partition is yielded after the
+        first."""
         return bodies((*_MessageRecords(self, message).section(), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        """As ``write``."""
+        """Like ``write``, for copied rows."""
         return bodies(self._copied_sections(copied))
 
     def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[RecordSection, list[Rejection], bool]]:
@@ -104,7 +105,7 @@ class RecordWriter:
 
 
 def transaction_group(transaction: Transaction, topic: str, operation: str, *, headers: bool) -> RecordGroup:
-    """What records of one operation of a transaction share in that topic."""
+    """Returns the common fields of one operation's records in a transaction, in that topic."""
     if not headers:
         return RecordGroup(topic, b"", ())
     lsn = format_lsn(transaction.commit_lsn).encode()
@@ -141,7 +142,7 @@ class _MessageRecords:
     message: MessageChanges
     _section: RecordSection = field(default_factory=RecordSection)
     _groups: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of the transaction that is at hand, by topic and operation."""
+    """Groups of the current transaction, by topic and operation."""
 
     def section(self) -> tuple[RecordSection, list[Rejection]]:
         told, lines = self._told(), iter(self.writer.form.encode(self.message))
@@ -168,7 +169,7 @@ class _MessageRecords:
         return self._groups[topic, operation]
 
     def _told(self) -> list[list[_Told]]:
-        """Per change what its lines tell, in their order; nothing of a change that has no line."""
+        """Facts per change for its lines, in order; empty for a change without a line."""
         told: list[list[_Told]] = [[] for _ in range(self.message.change_count)]
         topics, keys = self.writer.topics, self.writer.keys
         for part in self.message.parts:
@@ -201,7 +202,7 @@ class _MessageRecords:
         """A change that goes to several tables, or changes a key."""
         left = iter(pieces)
         for topic, operation, key, old_key in told:
-            if old_key is not None and self.writer.form.shape is LineShape.DEBEZIUM:  # told as a deletion and an insertion
+            if old_key is not None and self.writer.form.shape is LineShape.DEBEZIUM:  # written as a deletion and an insertion
                 yield _Record(topic, "delete", old_key, next(left))
                 operation = "insert"
             if self.writer.tombstones and old_key is not None:

@@ -1,8 +1,8 @@
-"""Where topics ended when a position was written: one that ends sooner now has lost records.
+"""The ends of topics when a position was written: one that ends sooner now has lost records.
 
-The position is in a topic of its own. A cluster that was restored, a partition whose leader was elected uncleanly, and a topic
-that was deleted have forgotten records that the position counts as delivered. So each position names the end of every topic that
-the worker has written to, as the brokers tell it, and the worker compares them at each opening.
+The position is in a separate topic. A cluster that was restored, a partition whose leader was elected uncleanly, and a
+topic that was deleted have forgotten records that are delivered by the position. So each position names the end of
+every topic that the worker has written to, as the brokers report it, and the worker compares them at each opening.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WrittenEnds:
-    """By topic; those that were written to last come last."""
+    """The ends by topic; the most recently written topics come last."""
 
     by_topic: Mapping[str, Ends] = field(default_factory=dict)
 

@@ -1,1 +1,1 @@
-"""Changes as lines: JSON of our own shape or pg_flo's, for the sinks that write lines."""
+"""Changes as lines: JSON of pgsluice's own shape or pg_flo's, for the sinks that write lines."""

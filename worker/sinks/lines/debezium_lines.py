@@ -1,4 +1,5 @@
-"""Changes as the values of Debezium's PostgreSQL connector, without schemas (``schemas.enable=false``), one on each line.
+"""Changes as the values of Debezium's PostgreSQL connector, without schemas (``schemas.enable=false``), one on each
+line.
 
     {"before": null, "after": {"id": 7, "total": "12.50"},
      "source": {"version": "0.1.0", "connector": "postgresql", "name": "orders", "ts_ms": 1769850900123, "snapshot": "false",
@@ -6,14 +7,15 @@
                 "schema": "public", "table": "orders", "txId": 731, "lsn": 97628985416, "xmin": null},
      "transaction": null, "op": "c", "ts_ms": 1769850900123, "ts_us": 1769850900123456, "ts_ns": 1769850900123456000}
 
-``op`` is ``c``, ``u``, ``d``, ``t`` (TRUNCATE, one for each table), or ``r`` for a copied row, whose ``snapshot`` is ``"true"``.
-As Debezium does it, an update that changes the key is a ``d`` with the old row and a ``c`` with the new one, two lines; a large
-value that the server did not send is ``__debezium_unavailable_value``; ``before`` has as much of the old row as the replica
-identity sends. A table that is copied again begins with a ``t``. Definitions have no line.
+``op`` is ``c``, ``u``, ``d``, ``t`` (TRUNCATE, one for each table), or ``r`` for a copied row, whose ``snapshot`` is
+``"true"``. As Debezium does it, an update that changes the key is a ``d`` with the old row and a ``c`` with the new
+one, two lines; a large value that the server did not send is ``__debezium_unavailable_value``; ``before`` has as much
+of the old row as the replica identity sends. A table that is copied again begins with a ``t``. Definitions have no
+line.
 
-What differs, so that the same change is the same text whenever it is written: all times are the commit's (null at the top of a
-copied row, 0 in its ``source``), not those of processing. ``lsn`` is that of the commit record. ``sequence`` holds it and the
-change's number in its transaction: together they order all changes.
+What differs, so that the same change is the same text whenever it is written: all times are the commit's (null at the
+top of a copied row, 0 in its ``source``), not those of processing. ``lsn`` is the commit record's. ``sequence`` holds
+it and the change's number in its transaction: together they sort all changes.
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ from pgsluice.worker.sinks.lines.json_rows import Row, Slot, lines_of_slots, new
 
 _UNIX_EPOCH_US = 946_684_800_000_000  # of POSTGRES_EPOCH
 _NUMBER = "<number>"
-"""Stands for it in what is the same for a whole transaction."""
+"""Placeholder in the common text of a whole transaction."""
 _OPERATIONS = {INSERT: b"c", UPDATE: b"u", DELETE: b"d"}
 
 
 @dataclass(frozen=True, slots=True)
 class DebeziumSource:
-    """What ``source`` says of the server: ``name`` is Debezium's ``topic.prefix``."""
+    """The server in ``source``: ``name`` is Debezium's ``topic.prefix``."""
 
     version: str
     name: str
@@ -68,7 +70,7 @@ NO_SOURCE = DebeziumSource("", "", "")
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """What a line says of its change, as JSON: before and after the table, and after the operation."""
+    """The facts about a change in its line, as JSON: before and after the table, and after the operation."""
 
     before: bytes
     after: bytes
@@ -76,7 +78,7 @@ class _Stamp:
 
 
 def encode_lines(message: MessageChanges, source: DebeziumSource) -> list[bytes]:
-    """As ``json_lines.encode_lines``."""
+    """Like ``json_lines.encode_lines``."""
     stamps = _stamps(message, source)
     lines = [b""] * message.change_count
     for part in message.parts:
@@ -96,7 +98,7 @@ def encode_lines(message: MessageChanges, source: DebeziumSource) -> list[bytes]
 
 
 def encode_copied(copied: CopiedRows, source: DebeziumSource) -> list[bytes]:
-    """As ``json_lines.encode_copied``."""
+    """Like ``json_lines.encode_copied``."""
     stamp = _copied_stamp(copied.snapshot, source)
     if copied.restarts:
         return [_line(None, None, copied.table, stamp, b"t", source)]
@@ -158,7 +160,7 @@ def _place(table: Table) -> bytes:
 
 @lru_cache(maxsize=1024)
 def with_milliseconds(table: Table) -> Table:
-    """With other type OIDs for columns whose precision says milliseconds: values are made by type OID."""
+    """Returns the table with other type OIDs for columns with a precision of milliseconds: values are made by type OID."""
     return replace(table, columns=tuple(map(_coarse, table.columns)))
 
 

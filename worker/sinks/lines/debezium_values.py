@@ -1,6 +1,6 @@
 """Postgres text as the values of Debezium's PostgreSQL connector.
 
-Its defaults count, but for one: ``decimal.handling.mode`` is string, because the default needs a schema beside each value.
+Its defaults apply, except one: ``decimal.handling.mode`` is string, because the default needs a schema with each value.
 
     int2, int4, int8, oid, float4, float8, bool   as in JSON; NaN and infinities are strings
     numeric, uuid, json, jsonb, enums, others      strings
@@ -11,8 +11,8 @@ Its defaults count, but for one: ``decimal.handling.mode`` is string, because th
     interval                                       microseconds; a month has 365.25 / 12 days
     arrays of numbers, booleans and text           arrays
 
-An infinite timestamp is the number that Debezium documents for it; an infinite date is the end of a 32-bit integer, an infinite
-interval that of a 64-bit one. Years before 1 and after 9999 are counted as the others are.
+An infinite timestamp is the number that Debezium documents for it; an infinite date is the end of a 32-bit integer, an
+infinite interval the end of a 64-bit one. Years before 1 and after 9999 are counted as the others are.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _clock(hours: bytes, minutes: bytes, seconds: bytes, fraction: bytes | None)
 
 
 def time_of_day(value: bytes) -> int:
-    """In microseconds. Raises ValueError."""
+    """Returns microseconds. Raises ValueError."""
     match = _CLOCK.fullmatch(value)
     if match is None:
         raise ValueError("not a time")
@@ -149,4 +149,4 @@ KINDS: Kinds = {
     1266: _zoned_times,
     2951: array_of(strings),  # uuid[]
 }
-"""By type OID (pg_type.dat), those of MILLISECONDS included."""
+"""Converters by type OID (pg_type.dat), including those of MILLISECONDS."""

@@ -1,4 +1,4 @@
-"""What a line says of a definition: a whole one, so that whoever reads it needs to remember nothing."""
+"""A definition's fields in a line: a whole definition, so that readers need no memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pgsluice.worker.sinks.lines.schemas.definition_forms import (
 
 
 def concerned_name(definition: PublishedDefinition) -> tuple[str | None, str | None]:
-    """Schema and name of the table or type; None twice where the source could not tell."""
+    """Returns schema and name of the table or type; None twice if the source could not provide them."""
     about = concerned(definition.event)
     return (None, None) if about is None else (about.schema, about.name)
 
@@ -64,7 +64,7 @@ def definition_fields(definition: PublishedDefinition) -> DefinitionForm:
 def _previous(defined: Defined | None) -> Previous:
     if defined is None:
         return None
-    # one kind alone: what was there before is a table or a type, and nothing else
+    # a single kind: the previous definition is a table or a type, and nothing else
     if isinstance(defined, TableDefinition):
         return PreviousTable(schema=defined.schema, name=defined.name, columns=_columns(defined))
     was = PreviousType(schema=defined.schema, name=defined.name, labels=_labels(defined))

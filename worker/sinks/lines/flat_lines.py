@@ -1,14 +1,15 @@
-"""Changes as flat JSON lines: the row's columns themselves, and what is to be said of the change beside them.
+"""Changes as flat JSON lines: the row's columns themselves, with the facts about the change.
 
     {"id": 7, "total": 12.50, "_operation": "UPDATE", "_schema": "public", "_table": "orders",
      "_position": "16/B374D848:3", "_xid": 731, "_committed_at": "2026-01-31T09:15:00.123456Z"}
 
-The names with an underscore are those of the file sink's Parquet columns. An INSERT or UPDATE has the new row, a DELETE as much
-of the old one as was sent. ``_before`` is an UPDATE's old row as far as it was sent, ``_unchanged`` names the columns that are
-left out because the server did not send them; each is there only when it has something to say. A copied row has the operation
-READ, and ``_snapshot`` in place of the last three. TRUNCATE, RESTART and DDL have no columns; a definition is in ``_definition``.
+The names with an underscore are those of the file sink's Parquet columns. An INSERT or UPDATE has the new row, a DELETE
+as much of the old one as was sent. ``_before`` is an UPDATE's old row as far as it was sent, ``_unchanged`` names the
+columns that are left out because the server did not send them; each is present only when it is not empty. A copied row
+has the operation READ, and ``_snapshot`` in place of the last three. TRUNCATE, RESTART and DDL have no columns; a
+definition is in ``_definition``.
 
-Values are those of ``json_lines``.
+Values are as in ``json_lines``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _OPERATIONS = {INSERT: b"INSERT", UPDATE: b"UPDATE", DELETE: b"DELETE"}
 
 
 def encode_lines(message: MessageChanges) -> list[bytes]:
-    """As ``json_lines.encode_lines``. Raises TerminalError for a table with a column of a name that is used here."""
+    """Like ``json_lines.encode_lines``. Raises TerminalError for a table with a column of a name that is used here."""
     stamps = Stamps(message)
     ends = [
         b',"_position":%b,"_xid":%d,"_committed_at":"%b"}\n' % (position, xid, at.encode())
@@ -73,7 +74,7 @@ def encode_lines(message: MessageChanges) -> list[bytes]:
 
 
 def encode_copied(copied: CopiedRows) -> list[bytes]:
-    """As ``json_lines.encode_copied``."""
+    """Like ``json_lines.encode_copied``."""
     tail = b',"_snapshot":%b}\n' % orjson.dumps(copied.snapshot)
     if copied.restarts:
         return [_lone_line(b"RESTART", copied.table) + tail]

@@ -4,30 +4,31 @@
      "before": null, "after": {"id": 7, "total": 12.50}, "unchanged": ["note"],
      "xid": 731, "committed_at": "2026-01-31T09:15:00.123456Z"}
 
-``key`` holds the columns that identify the row (the new row's; a DELETE has only the old row's), null when the table has no
-key. ``before`` is the old row, as much of it as the replica identity sends (often the key columns only), null when nothing
-was sent. ``after`` is the new row, null for a DELETE. ``unchanged``, present when it is not empty, names the columns that
-``after`` leaves out because the server did not send them; a value that the old row holds is taken from there instead.
-A row that a snapshot copied has the operation READ, a null position and, in the place of the last two, the snapshot's id:
+``key`` holds the columns that identify the row (the new row's; a DELETE has only the old row's), null when the table
+has no key. ``before`` is the old row, as much of it as the replica identity sends (often the key columns only), null
+when nothing was sent. ``after`` is the new row, null for a DELETE. ``unchanged``, present when it is not empty, names
+the columns that ``after`` leaves out because the server did not send them; a value that the old row holds is taken from
+there instead. A row that a snapshot copied has the operation READ, a null position and, in the place of the last two,
+the snapshot's id:
 
     {"position": null, "operation": "READ", "schema": "public", "table": "orders", "key": {"id": 7}, "before": null,
      "after": {"id": 7, "total": 12.50}, "snapshot": "000000160B374D80-5f0c2e11"}
 
-When a table is copied again, one RESTART line comes first, with ``key``, ``before`` and ``after`` null: READ lines of that table
-before it no longer count.
+When a table is copied again, one RESTART line comes first, with ``key``, ``before`` and ``after`` null: READ lines of
+that table before it become invalid.
 
-With ``column_ids`` a row's line says after ``table`` which column is which, by ``pg_attribute.attnum``, which stays when a column
-is renamed and is never given again (null where the stream does not tell):
+With ``column_ids`` a row's line has the columns' numbers after ``table``, by ``pg_attribute.attnum``, which stays when
+a column is renamed and is never reused (null where the stream lacks it):
 
-    "columns": {"id": 1, "total": 4}
+"columns": {"id": 1, "total": 4}
 
 A TRUNCATE has one line for each of its tables, with ``key``, ``before`` and ``after`` null, and ``"cascade": true`` and
 ``"restart_identity": true`` where given.
 
-Values: int2, int4, int8 and oid, numeric, float4 and float8 are JSON numbers with every digit the server sent (read them
-with a parser that keeps 64-bit integers and decimals). JSON has no NaN, Infinity and -Infinity: these are strings. bool is
-true or false, NULL is null. json and jsonb are embedded as they are, line breaks between their tokens as spaces (a JSON
-null and an SQL NULL look alike). Everything else is the server's text, bytea in its ``\\x`` form.
+Values: int2, int4, int8 and oid, numeric, float4 and float8 are JSON numbers with every digit the server sent (read
+them with a parser that keeps 64-bit integers and decimals). JSON has no NaN, Infinity and -Infinity: these are strings.
+bool is true or false, NULL is null. json and jsonb are embedded as they are, line breaks between their tokens as spaces
+(a JSON null and an SQL NULL are the same text). Everything else is the server's text, bytea in its ``\\x`` form.
 """
 
 from __future__ import annotations
@@ -80,11 +81,11 @@ _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 
 
 def encode_lines(message: MessageChanges, *, transactions: bool = False, column_ids: bool = False) -> list[bytes]:
-    """The message's lines in commit order, each ending in a line feed: one element per change (the lines of a change that goes
-    to several tables are one element), none for a change that is in no part.
+    """Returns the message's lines in commit order, each ending in a line feed: one element per change (the lines of a
+    change that goes to several tables are one element), none for a change that is in no part.
 
-    With ``transactions`` a BEGIN line precedes the first change of each transaction and a COMMIT line follows its last, in
-    the messages where it begins and commits. Raises WireError for a value that is not what its type says.
+    With ``transactions`` a BEGIN line precedes the first change of each transaction and a COMMIT line follows its last,
+    in the messages where it begins and commits. Raises WireError for a value that is not of its type.
     """
     stamps = Stamps(message)
     lines = [b""] * message.change_count
@@ -129,13 +130,13 @@ def _restart_line(copied: CopiedRows) -> bytes:
 
 
 class Stamps:
-    """What a line says about its transaction, indexed by change."""
+    """The transaction fields of lines, indexed by change."""
 
     __slots__ = ("committed_at", "positions", "tails", "xids")
 
     def __init__(self, message: MessageChanges) -> None:
         self.positions = [b""] * message.change_count
-        """As JSON."""
+        """Positions as JSON."""
         self.tails = [b""] * message.change_count
         """The end of a line, as JSON."""
         self.xids = [0] * message.change_count
@@ -174,7 +175,7 @@ def _put_table_lines(changes: TableChanges, stamps: Stamps, lines: list[bytes], 
 
 
 def _column_ids(table: Table) -> bytes:
-    """As JSON."""
+    """Returns the columns' numbers as JSON."""
     return orjson.dumps({column.name: column.number or None for column in table.columns})
 
 

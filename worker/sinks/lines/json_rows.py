@@ -1,8 +1,8 @@
 """Rows as JSON objects, made of Postgres text a column at a time.
 
-Most columns need no work per value: numbers are JSON as they are, and text without anything to escape stands between quotes. So
-a column is looked at as a whole first. Then many lines are put together at once, slot by slot (what is the same in each line, and
-what is in a column), or one by one, for changes that carry an old row or lack a value.
+Most columns need no work per value: numbers are JSON as they are, and text without anything to escape is put between
+quotes. So a column is checked as a whole first. Then many lines are put together at once, slot by slot (the constant
+parts of each line, and the columns), or one by one, for changes that carry an old row or lack a value.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NULL = b"null"
 
 
 _BOOLEANS = {b"t": b"true", b"f": b"false"}
-_LINE_BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")  # raw ones stand only between JSON tokens: strings must escape them
+_LINE_BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")  # raw ones occur only between JSON tokens: strings must escape them
 _ESCAPED = b'"\\' + bytes(range(0x20))
-_LAST_DIGIT = ord("9")  # every number ends in a digit; NaN and Infinity end in letters, which come after
+_LAST_DIGIT = ord("9")  # every number ends in a digit; NaN and Infinity end in ASCII characters above the digits
 Row = dict[str, Any]
 Slot = bytes | Sequence[bytes]
-"""The same for every row, or one text for each."""
+"""A constant for every row, or one text for each."""
 
 
 class JsonColumn(NamedTuple):
@@ -41,12 +41,13 @@ class JsonColumn(NamedTuple):
 
 
 Kinds = Mapping[int, Callable[[Sequence[bytes]], JsonColumn]]
-"""What makes JSON of a type's values, by type OID (pg_type.dat); ``strings`` does for those that are not named. Raises ValueError
+"""Converters of a type's values to JSON, by type OID (pg_type.dat); ``strings`` converts all others. Raises ValueError
 or KeyError for a value that is not of the type."""
 
 
 def json_column(table: Table, column: Column, values: Sequence[bytes], kinds: Kinds) -> JsonColumn:
-    """``values`` are of ``column``, without NULL and UNCHANGED. Raises WireError for one that is not of the column's type."""
+    """``values`` are of ``column``, without NULL and UNCHANGED. Raises WireError for a value that is not of the
+    column's type."""
     try:
         return kinds.get(column.type_oid, strings)(values)
     except UnicodeDecodeError:
@@ -90,7 +91,8 @@ def strings(values: Sequence[bytes]) -> JsonColumn:
 
 
 def _check_utf8(joined: bytes) -> None:
-    """A character that one value begins and the next one ends is none, because of the comma between them."""
+    """Checks the joined values: the comma between them keeps one value's end and the next one's begin from making a
+    character."""
     if not joined.isascii():
         joined.decode()
 
@@ -107,7 +109,7 @@ KINDS: Kinds = {
     1700: numbers,  # numeric
     3802: documents,  # jsonb
 }
-"""Those of our own JSON lines."""
+"""Converters of pgsluice's own JSON lines."""
 
 
 def old_rows(changes: TableChanges, kinds: Kinds = KINDS) -> Sequence[Row | None]:
@@ -161,7 +163,8 @@ def _rows_with_unchanged(changes: TableChanges) -> set[int]:
 
 
 def _take_from_old(after: Row | None, before: Row | None) -> list[str]:
-    """Fills the unchanged columns of ``after`` from ``before``; removes those that it does not hold and returns their names."""
+    """Fills the unchanged columns of ``after`` from ``before``; removes columns that it does not hold and returns their
+    names."""
     assert after is not None
     unknown = []
     for name in [name for name, value in after.items() if value is UNCHANGED]:
@@ -174,7 +177,7 @@ def _take_from_old(after: Row | None, before: Row | None) -> list[str]:
 
 
 def _typed_columns(table: Table, columns: Sequence[Sequence[Value]], kinds: Kinds) -> list[list[Any]]:
-    """``columns`` with what stands in the JSON for each value; NULL and UNCHANGED stay themselves."""
+    """Returns ``columns`` with the JSON for each value; NULL and UNCHANGED stay themselves."""
     typed = []
     for column, values in zip(table.columns, columns, strict=True):
         sent = [value for value in values if value.__class__ is bytes]
@@ -184,7 +187,7 @@ def _typed_columns(table: Table, columns: Sequence[Sequence[Value]], kinds: Kind
 
 
 def whole_columns(table: Table, columns: Iterable[Sequence[Value]], kinds: Kinds = KINDS) -> list[JsonColumn] | None:
-    """None when a value was not sent: such rows are told one by one."""
+    """Returns None when a value was not sent: such rows are encoded one by one."""
     whole = []
     for column, values in zip(table.columns, columns, strict=True):
         sent = [value for value in values if value.__class__ is bytes]
@@ -199,8 +202,8 @@ def whole_columns(table: Table, columns: Iterable[Sequence[Value]], kinds: Kinds
 
 
 def row_slots(table: Table, columns: Sequence[JsonColumn], ids: bytes | None = None) -> Iterator[Slot]:
-    """What a line says between its operation and its transaction, of rows without an old image. ``ids`` are those of the columns,
-    as JSON."""
+    """Yields the parts of lines between operation and transaction, for rows without an old image. ``ids`` are the
+    columns' numbers, as JSON."""
     yield b',"schema":' + orjson.dumps(table.schema) + b',"table":' + orjson.dumps(table.name)
     yield b',"key":' if ids is None else b',"columns":' + ids + b',"key":'
     if table.key:

@@ -1,4 +1,4 @@
-"""What stands on a line: the one implementation of ``format`` and of what goes with it, for every sink that writes lines."""
+"""The content of a line: the one implementation of ``format`` and its options, for every sink that writes lines."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class LineEncoding:
 
     @property
     def definitions(self) -> DefinitionUse:
-        """What a sink that writes such lines makes of definitions."""
+        """The use of definitions by a sink that writes such lines."""
         return DefinitionUse.PASSES_ON if self.tells_definitions else DefinitionUse.PASSES_OVER
 
     def encode(self, message: MessageChanges) -> list[bytes]:
-        """As ``json_lines.encode_lines``."""
+        """Like ``json_lines.encode_lines``."""
         message = presented(message, self.column_case, include_before=self.include_before)
         match self.shape:
             case LineShape.JSON:
@@ -72,7 +72,7 @@ class LineEncoding:
                 assert_never(unreachable)
 
     def encode_copied(self, copied: CopiedRows) -> list[bytes]:
-        """As ``json_lines.encode_copied``."""
+        """Like ``json_lines.encode_copied``."""
         copied = presented_copy(copied, self.column_case)
         match self.shape:
             case LineShape.JSON:

@@ -1,7 +1,7 @@
-"""A line's fields, read back by whoever sends it on.
+"""A line's fields, read back by the code that sends it.
 
-Rows hold what PostgreSQL takes for a number or a document, and not every reader of JSON takes that: half a character, a number
-above all that a machine counts with, a document that is nested deep. What is wanted of a line stands beside such a value.
+Rows hold PostgreSQL's numbers and documents, and not every reader of JSON accepts them: half a character, a number
+beyond machine numbers, a deeply nested document. The wanted fields of a line are next to such a value.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import orjson
 
 _ROWS = 2
-"""So many levels of objects say what a line is about: its own fields, and those of a row or a key."""
+"""Levels of objects that contain a line's own fields, and the fields of a row or a key."""
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}:,]')
 
 
 def line_fields(line: bytes) -> dict[str, Any]:
-    """By name. A value that cannot be read is its text."""
+    """Returns the fields by name. A value that cannot be read is its text."""
     fields: dict[str, Any] = _read(line, _ROWS)
     return fields
 

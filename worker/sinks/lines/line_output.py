@@ -26,7 +26,7 @@ def receipt_bodies(pieces_of_messages: Iterable[tuple[list[bytes], bool]], head:
 
 
 WRITE_BYTES = 64 * 1024
-"""What a pipe takes while nobody reads (pipe(7)): a reader that takes more has moved."""
+"""Bytes that a pipe accepts without a reader (pipe(7)): a write of more needs a reader that moves."""
 
 
 def write_all(descriptor: int, data: bytes, taken: Callable[[], None] = lambda: None) -> None:
@@ -37,5 +37,5 @@ def write_all(descriptor: int, data: bytes, taken: Callable[[], None] = lambda: 
         try:
             rest = rest[os.write(descriptor, rest[:WRITE_BYTES]) :]
             taken()
-        except BlockingIOError:  # whoever made the pipe may have made it non-blocking
+        except BlockingIOError:  # the creator of the pipe may have made it non-blocking
             select.select([], [descriptor], [])

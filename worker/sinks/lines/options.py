@@ -20,20 +20,20 @@ FORMAT = Option(
     choices=("json", "pg-flo", "debezium", "parquet", "pgsluice"),
 )
 FORMATS_OF_ONE_SINK = {"parquet": ("file", "files"), "pgsluice": ("kafka", "Kafka")}
-"""Whose they are: the command's word, and the sentence's."""
+"""The sink of each format: the command's word, and the sentence's."""
 COLUMN_CASES = ("as-is", "lower", "upper", "snake", "camel")
 
 
 def _shape_of(form: str) -> str:
-    """For a sink that does not make it: a file may ask for the format of another sink."""
+    """Returns the shape for a sink without the format: a file may ask for the format of another sink."""
     return "json" if form in FORMATS_OF_ONE_SINK else form
 
 
 @settings
 class LineSettings:
-    """``shape`` of a line is "json", "pg-flo" or "debezium", ``layout`` "envelope" or "flat". ``transactions``: lines for BEGIN
-    and COMMIT too. ``column_ids``: lines say what identifies their columns. ``debezium_name`` and ``debezium_database`` are ""
-    for the group's name."""
+    """``shape`` of a line is "json", "pg-flo" or "debezium", ``layout`` "envelope" or "flat". ``transactions``: lines
+    for BEGIN and COMMIT too. ``column_ids``: lines have the numbers of their columns. ``debezium_name`` and
+    ``debezium_database`` are "" for the group's name."""
 
     transactions: bool = read(Option("transactions", Kind.SWITCH, "Also write a line for each BEGIN and COMMIT", "true", "false"))
     shape: str = read(FORMAT, then=_shape_of)
@@ -90,8 +90,8 @@ class LineSettings:
 
 
 def foreign_format_problems(values: Values, own: str = "") -> Iterator[UsageError]:
-    """For a sink that makes ``own`` of the formats of one sink alone. A file may ask for another sink's, which it serves too; a
-    flag or a variable is meant for this one."""
+    """Yields problems of formats of a single other sink, in a sink that makes only ``own`` of these. A file may ask for
+    another sink's, which it serves too; a flag or a variable is meant for this one."""
     form = values.text("format")
     if form in FORMATS_OF_ONE_SINK and form != own and values.place("format") in (FORMAT.flag, FORMAT.variable):
         command, owner = FORMATS_OF_ONE_SINK[form]
@@ -111,7 +111,7 @@ _TRANSACTION_FIELDS = {
 
 
 def _transaction_problems(values: Values, form: str) -> Iterator[UsageError]:
-    """``transactions`` beside a format whose every line or row names its transaction."""
+    """Yields a problem for ``transactions`` with a format whose every line or row names its transaction."""
     if not values.switch("transactions"):
         return
     flat = form == "json" and values.text("row-layout") == "flat"
@@ -125,7 +125,7 @@ def _transaction_problems(values: Values, form: str) -> Iterator[UsageError]:
 
 
 def _column_id_problems(values: Values, form: str) -> Iterator[UsageError]:
-    """``column-ids`` beside a format that has no place for them."""
+    """Yields a problem for ``column-ids`` with a format that has no place for them."""
     if not values.switch("column-ids"):
         return
     if form != "json":

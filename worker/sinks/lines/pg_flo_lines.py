@@ -1,24 +1,26 @@
-"""Changes as JSON lines in pg_flo's shape, for consumers that were written for it: one line per change, in commit order.
+"""Changes as JSON lines in pg_flo's shape, for consumers that were written for it: one line per change, in commit
+order.
 
     {"Type": "UPDATE", "Schema": "public", "Table": "orders", "ReplicationKey": {"Type": "PRIMARY KEY", "Columns": ["id"]},
      "LSN": "16/B374D848", "EmittedAt": "2026-01-31T09:15:00.123456Z", "Position": "16/B374D848:3",
      "NewTuple": {"id": 7, "total": "12.50"}, "OldTuple": {"id": 6}, "Unchanged": ["note"]}
 
-``NewTuple`` is not there in a DELETE, ``OldTuple`` only when the server sent an old row, with the columns that it sent. The
-type in ``ReplicationKey`` is PRIMARY KEY, UNIQUE, FULL or "" (nothing identifies a row). ``LSN`` is that of the transaction's
-commit and ``EmittedAt`` the time of it. A copied row is an INSERT whose ``LSN`` is its snapshot's and whose ``EmittedAt`` is
-null.
+``NewTuple`` is not there in a DELETE, ``OldTuple`` only when the server sent an old row, with the columns that it sent.
+The type in ``ReplicationKey`` is PRIMARY KEY, UNIQUE, FULL or "" (nothing identifies a row). ``LSN`` is the LSN of the
+transaction's commit and ``EmittedAt`` its time. A copied row is an INSERT whose ``LSN`` is its snapshot's and whose
+``EmittedAt`` is null.
 
-Two keys are not pg_flo's. ``Position`` tells changes of one transaction apart, and is null for a copied row. ``Unchanged``,
-present when it is not empty, names the columns that ``NewTuple`` leaves out because the server did not send them; pg_flo says
-null of them, which is a value. Two types are not pg_flo's, which drops such changes: TRUNCATE, a line for each of its tables,
-and RESTART, when a table is copied again and what was copied of it before no longer counts. Both have no tuple.
+Two keys are not pg_flo's. ``Position`` distinguishes changes of one transaction, and is null for a copied row.
+``Unchanged``, present when it is not empty, names the columns that ``NewTuple`` leaves out because the server did not
+send them; pg_flo writes null for them, which is a value. Two types are not pg_flo's, which drops such changes:
+TRUNCATE, a line for each of its tables, and RESTART, when a table is copied again and rows copied before become
+invalid. Both have no tuple.
 
-Values are those of ``json_values`` but for these, which are pg_flo's: numeric and oid are strings, bytea is base64,
-timestamps with and without a time zone and dates are RFC 3339 (those without a zone as if in UTC), and arrays of integers,
-floats, booleans and text are JSON arrays. What pg_flo breaks at, or gets wrong, is the server's text here: NaN and
-infinities, years that RFC 3339 does not have. Arrays are read as PostgreSQL writes them, with quotes, NULL and more than one
-dimension.
+Values are as in ``json_values`` except these, which are pg_flo's: numeric and oid are strings, bytea is base64,
+timestamps with and without a time zone and dates are RFC 3339 (those without a zone as if in UTC), and arrays of
+integers, floats, booleans and text are JSON arrays. Values at which pg_flo fails are the server's text here: NaN and
+infinities, years that RFC 3339 does not have. Arrays are read as PostgreSQL writes them, with quotes, NULL and more
+than one dimension.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def base64_texts(values: Sequence[bytes]) -> JsonColumn:
 
 
 def calendar(end: bytes, suffix: bytes) -> Callable[[Sequence[bytes]], JsonColumn]:
-    """Of texts that end in ``end``, which becomes ``suffix``. Far years and infinity stay what they are."""
+    """Returns a converter of texts that end in ``end``, which becomes ``suffix``. Far years and infinity stay what they
+    are."""
 
     def column(values: Sequence[bytes]) -> JsonColumn:
         return JsonColumn([_rfc_3339(value, end, suffix) for value in values], b'"')
@@ -142,13 +145,13 @@ PG_FLO_KINDS: Kinds = {
     1114: calendar(b"", b"Z"),  # timestamp
     1184: calendar(b"+00", b"Z"),  # timestamptz
 }
-"""By type OID (pg_type.dat)."""
+"""Converters by type OID (pg_type.dat)."""
 
 _OPERATIONS = {INSERT: b"INSERT", UPDATE: b"UPDATE", DELETE: b"DELETE"}
 
 
 def encode_lines(message: MessageChanges) -> list[bytes]:
-    """As ``json_lines.encode_lines``."""
+    """Like ``json_lines.encode_lines``."""
     stamps = _stamps(message)
     lines = [b""] * message.change_count
     for part in message.parts:
@@ -167,7 +170,7 @@ def encode_lines(message: MessageChanges) -> list[bytes]:
 
 
 def encode_copied(copied: CopiedRows) -> list[bytes]:
-    """As ``json_lines.encode_copied``."""
+    """Like ``json_lines.encode_copied``."""
     stamp = b',"LSN":%b,"EmittedAt":null,"Position":null' % orjson.dumps(_snapshot_lsn(copied.snapshot))
     if copied.restarts:
         return [_lone_line(b"RESTART", copied.table, stamp)]
@@ -177,7 +180,7 @@ def encode_copied(copied: CopiedRows) -> list[bytes]:
 
 
 def _stamps(message: MessageChanges) -> list[bytes]:
-    """What each change's line says about its transaction."""
+    """Returns the transaction fields of each change's line."""
     stamps = [b""] * message.change_count
     for transaction in message.transactions:
         first, end, ordinal = transaction.first_change, transaction.end_change, transaction.first_ordinal
@@ -230,7 +233,7 @@ def _lone_line(kind: bytes, table: Table, stamp: bytes) -> bytes:
 
 
 def _definition_line(change: DefinitionChange, stamp: bytes) -> bytes:
-    """With a description where pg_flo has the text of the command, which says less."""
+    """Returns the line, with a description where pg_flo has the text of the command, which is less complete."""
     schema, name = concerned_name(change.definition)
     said = {"Schema": schema, "Table": name, "NewTuple": definition_fields(change.definition)}
     return b"".join((b'{"Type":"DDL",', orjson.dumps(said)[1:-1], stamp, b"}\n"))

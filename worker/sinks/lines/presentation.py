@@ -1,4 +1,4 @@
-"""How rows are presented, whatever the shape of a line: how columns' names are spelled, and whether an update tells its old row.
+"""The presentation of rows in lines of every shape: the spelling of columns' names, and the old row of an update.
 
     as-is    orderId, order_id          lower    orderid, order_id         upper    ORDERID, ORDER_ID
     snake    order_id, order_id         camel    orderId, orderId

@@ -1,7 +1,7 @@
 """A unit: messages that become visible together, as one atomic batch of JetStream, framed as they are sent.
 
-What is known only when it is sent stands in the first frame (the sequence that the unit follows) and in the last one (the state
-behind it). All between them may be made before, by whoever has the messages.
+Values that are known only when it is sent are in the first frame (the sequence that the unit follows) and in the last
+one (the state after it). All between them can be made before, by the task that has the messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BATCH_ID_DIGITS = 12  # it is in every message; no two batches of one stream are
 _NUMBERS = [b"%d" % number for number in range(1001)]
 _HEAD = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n%b\r\n"
 _SHORTEST_HEAD = len(_HEAD % (b"", b"Nats-Batch-Id:\r\nNats-Batch-Sequence:\r\n")) + BATCH_ID_DIGITS
-"""Of a message in the middle, without its id, its own headers and the digits of its number."""
+"""Length of a middle message's head, without its id, its own headers and the digits of its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Unit:
 
     @classmethod
     def of(cls, messages: Section) -> Self:
-        """At least one."""
+        """Returns a unit of at least one message."""
         batch_id = uuid.uuid4().hex[:BATCH_ID_DIGITS].encode()
         first = messages.message(0) if len(messages) > 1 else None
         return cls(batch_id, len(messages), first, b"".join(_frames_between(messages, batch_id)), messages.message(-1))
 
     def opening(self, follows: int) -> list[bytes]:
-        """What is sent before the message that commits the unit; ``follows`` is the sequence before it."""
+        """Returns the frames before the message that commits the unit; ``follows`` is the sequence before it."""
         if self.first is None:
             return []
         return [frame(self.first, self._headers(1, follows)), self.between]
@@ -52,14 +52,14 @@ class Unit:
 
 
 def frame(message: Outgoing, headers: bytes, reply: bytes = b"") -> bytes:
-    """As the protocol has it (NATS manual: "Client Protocol", HPUB)."""
+    """Encodes a frame (NATS manual: "Client Protocol", HPUB)."""
     head = _HEAD % (message.message_id, message.headers + headers)
     to = b"%b %b" % (message.subject, reply) if reply else message.subject
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(message.data), head, message.data)
 
 
 def _frames_between(messages: Section, batch_id: bytes) -> list[bytes]:
-    """The same, but the first and the last, for many at once."""
+    """HPUB frames of all messages except the first and last, which need other headers."""
     end = len(messages) - 1
     numbers = _NUMBERS if end < len(_NUMBERS) else [b"%d" % number for number in range(end + 1)]
     batch = b"\r\nNats-Batch-Id:%b\r\nNats-Batch-Sequence:" % batch_id

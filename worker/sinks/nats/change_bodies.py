@@ -27,7 +27,7 @@ from pgsluice.shared.wire.position import LSN, Anchor, Position
 from pgsluice.shared.wire.table import Table
 
 FIRST_LSN = LSN(1)
-"""Of copied rows that come before any change."""
+"""LSN of copied rows that come before any change."""
 
 
 class TransactionShare(NamedTuple):
@@ -57,7 +57,8 @@ EMPTY_BODY = encode_body(Descriptor(()).encode(), ())
 
 
 def body_of_message(message: MessageChanges, start: Position | None) -> ChangeBody | None:
-    """Without what is at or before ``start``. None when nothing is left, nor a commit of what came before."""
+    """Returns the body without changes at or before ``start``. None when nothing is left, nor a commit of earlier
+    changes."""
     frames, tables = _frames(message)
     shares: list[TransactionShare] = []
     written: list[bytes] = []
@@ -105,7 +106,7 @@ def _frames(message: MessageChanges) -> tuple[list[list[bytes]], dict[int, Table
 
 
 def _first_behind(start: Position | None, transaction: Transaction) -> int | None:
-    """The index of its first change behind ``start``, its end when only the commit is; None when nothing is."""
+    """Returns the index of its first change after ``start``, its end if only the commit is; None when nothing is."""
     first = transaction.first_change
     if start is None or transaction.commit_lsn > start.commit_lsn:
         return first
@@ -115,8 +116,9 @@ def _first_behind(start: Position | None, transaction: Transaction) -> int | Non
 
 
 def body_of_copy(copied: CopiedRows, after: Anchor, *, is_open: bool = False) -> ChangeBody:
-    """A transaction of its own, of inserts or of one TRUNCATE, that commits where the one of ``after`` did: copied rows have no
-    place in commit order, so they follow what is there. Where that one ``is_open`` they are part of it."""
+    """Returns a body with a separate transaction, of inserts or of one TRUNCATE, that commits where the one of
+    ``after`` did: copied rows have no place in commit order, so they follow the existing end. If that one ``is_open``
+    they are part of it."""
     table = own_table(copied.table)
     lsn = max(after.position.commit_lsn, FIRST_LSN)
     begin = Begin(LSN(lsn), after.committed_at, after.xid)

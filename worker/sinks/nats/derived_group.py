@@ -1,7 +1,8 @@
 """A group whose changes a worker publishes, not a replicator: its stream, and the records that its own workers read.
 
-Its stream is a change stream like any other (``shared.wire.message``), so whatever reads one reads this one: any worker, with
-rules, dead letters and positions of its own. Copied rows are in it as inserts, because only a replicator has a snapshot stream.
+Its stream is a change stream like any other (``shared.wire.message``), so any reader of one can read this one: any
+worker, with its own rules, dead letters and positions. Copied rows are in it as inserts, because only a replicator has
+a snapshot stream.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NOTHING_FLUSHED = LSN(0)
 
 @dataclass(frozen=True, slots=True)
 class DerivedEnd:
-    """The end of the stream: what the next message goes on from. ``anchor`` is that of the last complete message."""
+    """The end of the stream, which the next message continues. ``anchor`` is the last complete message's."""
 
     sequence: int = 0
     settled: int = 0
@@ -39,19 +40,20 @@ class DerivedEnd:
 
     @classmethod
     def of(cls, sequence: int, headers: Mapping[str, str]) -> DerivedEnd:
-        """Raises WireError when that message is none of a change stream."""
+        """Raises WireError when that message is not of a change stream."""
         last = MessageHeaders.decode(headers)
         anchor = last.anchor if last.chunk.is_last else last.after
         return cls(sequence, last.settled, last.total_bytes, last.flushed, anchor or NO_ANCHOR)
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is: changes of it are there, and its commit is not. Chunks that were given up are of none."""
+        """Returns whether a transaction is open: changes of it are stored, and its commit is not. Unfinished groups of
+        chunks belong to none."""
         return self.anchor.position.commit_lsn > self.flushed
 
     def pieces(self, body: ChangeBody | None, id_prefix: str, most_bytes: int) -> Iterator[tuple[Outgoing, DerivedEnd]]:
-        """The messages that hold ``body``, one or several chunks, each with the end of the stream behind it; None stands for a
-        message without changes, which leaves a transaction open that is."""
+        """Yields the messages that hold ``body``, one or several chunks, each with the end of the stream after it; None
+        means a message without changes, which leaves an open transaction open."""
         anchor, first = self._reached(body)
         commits = not self.is_open if body is None else body.transactions[-1].commits
         flushed = self.flushed if body is None else self._flushed_with(body)
@@ -83,13 +85,13 @@ class DerivedEnd:
         )
 
     def _flushed_with(self, body: ChangeBody) -> LSN:
-        """The commit of the last transaction that is whole when ``body`` follows; another may be open behind it."""
+        """Returns the commit of the last transaction that is whole when ``body`` follows; another may be open after it."""
         committed = [share.commit_lsn for share in body.transactions if share.commits]
         return LSN(committed[-1]) if committed else self.flushed
 
     def _reached(self, body: ChangeBody | None) -> tuple[Anchor, Position]:
-        """The anchor of the last change when ``body`` follows, and the position of its first. A transaction that goes on, or
-        copied rows, count on in it."""
+        """Returns the anchor of the last change when ``body`` follows, and the position of its first. A transaction
+        that continues, or copied rows, count on in it."""
         here = self.anchor.position
         if body is None:
             return self.anchor, Position(here.commit_lsn, here.ordinal + 1)
@@ -114,12 +116,12 @@ class DerivedGroup:
         self._publication = publication_of_worker(worker)
         self._transformation = Transformation()
         self._told = 0
-        """The revision of the source's record of tables that was told last."""
+        """Revision of the source's record of tables that was published last."""
         self.id_prefix = ""
-        """Of every message in the stream."""
+        """Prefix of the id of every message in the stream."""
 
     async def check_owner(self) -> None:
-        """Raises TerminalError when the group is there and is somebody else's."""
+        """Raises TerminalError when the group exists and another publisher owns it."""
         if not await self._bucket.exists():
             return
         found = await self._bucket.read(GROUP_KEY, GroupRecord)
@@ -136,7 +138,7 @@ class DerivedGroup:
             fact = "the group's replicator has not said yet where its changes come from"
             raise TransientError(fact, "it is read again; check that it runs", Cause.SOURCE)
         await self._bucket.ensure(settings)
-        await self._bucket.create(GROUP_KEY, self._record(raw.value))  # unless it is there
+        await self._bucket.create(GROUP_KEY, self._record(raw.value))  # unless it exists
         self.id_prefix = f"{raw.value.system_id}/{self._names.slot}/"
         self._transformation, self._told = transformation, 0
         await self.tell_tables()
@@ -147,7 +149,8 @@ class DerivedGroup:
         return replace(own, publication_oid=0, slot_lsn="", created_at=now)
 
     async def tell_tables(self) -> None:
-        """What the source's tables are here, if that is not told yet: they may have joined since, or not have been told there."""
+        """Publishes the source's tables here, if they changed: tables may have joined since, or were not known there
+        yet."""
         entry = await self._source.read(TABLES_KEY, PublishedTables)
         tables = None if entry is None or entry.revision == self._told else await load_tables(self._source)
         if entry is None or tables is None:

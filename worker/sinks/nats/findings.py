@@ -1,7 +1,8 @@
-"""What ``pgsluice check`` says of a target stream: may it be made, is it ours, does it fit its settings. Nothing is made.
+"""Findings of ``pgsluice check`` about a target stream: may it be created, is it pgsluice's, does it fit its settings.
+Nothing is created.
 
-Requests are tried as ``shared.broker.broker_findings`` tries them. That the user may publish changes is not tried: whoever
-listens would receive the message.
+Requests are tried as ``shared.broker.broker_findings`` tries them. The permission to publish changes is not tried:
+subscribers would receive the message.
 """
 
 from __future__ import annotations

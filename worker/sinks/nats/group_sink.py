@@ -1,7 +1,7 @@
-"""The NATS sink when it publishes a group of its own: raw group, rules, normalised group, and any sinks behind that.
+"""The NATS sink when it publishes a derived group: raw group, rules, normalised group, and any sinks after that.
 
-A message of the source's stream becomes at most one of the group's, with the state in its headers; what was large goes in chunks.
-Positions keep the source's commit LSNs, and count the changes that are left.
+A message of the source's stream becomes at most one of the group's, with the state in its headers; large ones go in
+chunks. Positions keep the source's commit LSNs, and count the remaining changes.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class GroupSink(NatsSink):
             raise UsageError("nats-group is the group that the worker reads", "give a group of its own")
         self._settings = settings
         self._kept_s = nats.max_age_s
-        """0: for ever. JetStream lets nothing expire here: with the newest message the position would go."""
+        """Retention in seconds; 0: unlimited. JetStream expires nothing here, because the newest message holds the
+        position."""
         self._limits = replace(self._limits, max_age_s=0.0)
         self._looked_at = -INTERVAL_S
-        """When something was last removed, or nothing was old enough."""
+        """Time when messages were last removed, or none was old enough."""
         self._derived: DerivedGroup | None = None
         self._end = DerivedEnd()
 
@@ -85,13 +86,13 @@ class GroupSink(NatsSink):
         await self._remove_old(stream)
 
     async def _look_again(self, stream: TargetStream) -> None:
-        """The stream may be full, and nobody else makes room in it."""
+        """Checks the stream, and removes old messages: it may be full, and no other process makes room in it."""
         await super()._look_again(stream)
         self._looked_at = -INTERVAL_S
         await self._remove_old(stream)
 
     async def _remove_old(self, stream: TargetStream) -> None:
-        """What is older than it becomes, between transactions, but never the newest message."""
+        """Removes expired messages, between transactions, but never the newest message."""
         now = time.monotonic()
         if not self._kept_s or now - self._looked_at < INTERVAL_S:
             return
@@ -135,9 +136,9 @@ class GroupSink(NatsSink):
         await self._target.settled()
         await self._remove_old(self._target)
         assert self._derived is not None
-        with contextlib.suppress(TransientError):  # the next batch tells
+        with contextlib.suppress(TransientError):  # the next batch reports it
             await self._derived.tell_tables()
-        with contextlib.suppress(*CLIENT_ERRORS):  # whoever waits looks for himself after a while
+        with contextlib.suppress(*CLIENT_ERRORS):  # waiting readers also poll
             assert self._client is not None
             await self._client.publish(self._names.bell_subject)
 
@@ -146,7 +147,7 @@ class GroupSink(NatsSink):
         await self._target.settled()
 
     async def _publish_body(self, body: ChangeBody | None, place: PublishedPlace) -> None:
-        """Until the last chunk is stored, the state is the one before."""
+        """Publishes a body. Until its last chunk is stored, the state is the one before."""
         assert self._client is not None
         assert self._derived is not None
         pieces = list(self._end.pieces(body, self._derived.id_prefix, self._client.max_payload - HEADER_BYTES))

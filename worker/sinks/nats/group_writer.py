@@ -1,4 +1,4 @@
-"""What a Spark task does for a group of the NATS sink's own: bodies of its change stream."""
+"""The code of a Spark task for a group that the NATS sink publishes: bodies of its change stream."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LENGTHS = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class GroupWriter:
-    """``start`` and ``copied_start`` are those of ``MessageWriter``; ``after`` is the anchor of the stream's last message, at
-    whose end a transaction ``is_open`` when a batch broke off in it. It ends when that goes on, and not before: whatever comes
-    between is part of it."""
+    """``start`` and ``copied_start`` are as in ``MessageWriter``; ``after`` is the anchor of the stream's last message,
+    at whose end a transaction ``is_open`` when a batch broke off in it. It ends only when that continues: all changes
+    in between are part of it."""
 
     after: str
     start: str = ""
@@ -45,7 +45,8 @@ class GroupWriter:
         return receipt_bodies(self._copied(copied), encode_start(self.copied_start))
 
     def _replayed(self, message: MessageChanges) -> list[bytes]:
-        """A letter's change as one of the newest transaction, as copied rows are: its own place was passed long ago."""
+        """Returns a dead letter's change as one of the newest transaction, like copied rows: its own place was passed
+        long ago."""
         after = Anchor.parse(self.after)
         lsn = max(after.position.commit_lsn, FIRST_LSN)
         newest = [
@@ -76,7 +77,7 @@ def _encoded(body: ChangeBody | None, place: str = "") -> list[bytes]:
 
 
 def decode_bodies(sections: bytes) -> Iterator[tuple[str, ChangeBody]]:
-    """Each body in order, with its place as ``outgoing`` has it, "" for one that only commits."""
+    """Yields each body in order, with its place as in ``outgoing``, "" for a body that only commits."""
     offset = 0
     while offset < len(sections):
         about_length, body_length = _LENGTHS.unpack_from(sections, offset)

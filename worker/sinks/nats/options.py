@@ -1,4 +1,4 @@
-"""What the NATS sink is told."""
+"""The options of the NATS sink."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _group_name(text: str) -> str:
 
 @settings
 class NatsSinkSettings:
-    """``lines`` says what a message holds. ``large_messages`` is "dead-letter" or "chunks". ``max_bytes`` is 0 when nobody chose
-    it, ``max_age_s`` 0 for messages that stay. Either ``stream`` is "" or ``group``."""
+    """``lines`` determines a message's content. ``large_messages`` is "dead-letter" or "chunks". ``max_bytes`` is 0
+    when not configured, ``max_age_s`` 0 for messages that stay. Either ``stream`` is "" or ``group``."""
 
     lines: LineSettings = part(LineSettings)
     stream: str = read(Option("nats-stream", Kind.TEXT, "Stream that worker nats writes to; created if missing", "SHOP"))

@@ -1,9 +1,9 @@
 """Messages for the target stream on their way from a task to the driver.
 
-A receipt's body says from which place on its task wrote, then has blocks (``whole_transactions``).
+A receipt's body begins with the place from which its task wrote, then has blocks (``whole_transactions``).
 
-A *place* is where a message stands in its lane: of changes the position, of copied rows the sequence, the table's number in that
-message and the row. What is at or before the place that the stream holds already is not written again.
+A *place* is where a message is in its lane: of changes the position, of copied rows the sequence, the table's number in
+that message and the row. Messages at or before the place that the stream holds already are not written again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _COUNT = struct.Struct("<I")
 
 
 class Ends(enum.IntEnum):
-    """What is complete with a message."""
+    """The unit that is complete with a message."""
 
     NOTHING = 0
     """A chunk, or one of several messages that one change makes."""
     CHANGE = 1
     TRANSACTION = 2
-    """Of copied rows, a row."""
+    """Last message of a transaction; for copied rows, of a row."""
 
 
 class Outgoing(NamedTuple):
@@ -44,7 +44,7 @@ CopiedPlace = tuple[int, int, int]
 
 
 def replay_id(sequence: int) -> bytes:
-    """Of a change that a dead letter held, by its sequence: the position was passed long ago."""
+    """Returns the id of a change from a dead letter, by its sequence: the position was passed long ago."""
     return b"replay:%d:0:0" % sequence
 
 
@@ -53,7 +53,7 @@ def copied_id(place: CopiedPlace) -> bytes:
 
 
 def place_of(message_id: str) -> Position | CopiedPlace:
-    """That of a replay is its letter's sequence. Raises ValueError for an id that is none of these."""
+    """Returns the place of a message; a replay's is its dead letter's sequence. Raises ValueError for another id."""
     kind, _, rest = message_id.partition(":")
     if kind in ("copy", "replay"):
         sequence, table, row = rest.partition("~")[0].partition("/")[0].split(":")
@@ -122,7 +122,7 @@ class Section:
 
 
 def encode_start(start: str) -> bytes:
-    """What a receipt's body begins with when its task wrote from the place ``start`` on."""
+    """Returns the begin of a receipt's body whose task wrote from the place ``start`` on."""
     return _COUNT.pack(len(start)) + start.encode()
 
 

@@ -1,4 +1,4 @@
-"""What an administrator of NATS prepares for a worker: the permissions of its user, and the stream that it writes."""
+"""An administrator's preparation for a worker: the permissions of its NATS user, and the stream that it writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ log = telemetry.logger(__name__)
 
 
 def needed_permissions(settings: NatsSinkSettings, *, makes: bool) -> NatsPermissions:
-    """Returns what the worker needs beside what every process of its group does; ``makes``: it creates the stream itself."""
+    """Returns the worker's permissions in addition to those of every process of its group; ``makes``: it creates the
+    stream itself."""
     if settings.group:
         return group_permissions(GroupNames(settings.group), makes=makes)
     if not settings.stream:
@@ -31,8 +32,8 @@ def limits_of(settings: NatsSinkSettings) -> TargetLimits:
 
 
 async def make_stream(client: Client, settings: NatsSinkSettings) -> None:
-    """Creates the stream, or brings its limits to the settings. Raises as ``TargetStream``, TerminalError for one that somebody
-    else made."""
+    """Creates the stream, or brings its limits to the settings. Raises as ``TargetStream``, TerminalError for one that
+    another program created."""
     pattern, limits = SubjectPattern.parse(settings.subject, settings.stream), limits_of(settings)
     subjects = [pattern.wildcard, pattern.position_subject]
     stream = TargetStream(client, pattern.stream, subjects, pattern.position_subject, limits)

@@ -1,12 +1,13 @@
-"""How far a worker is, as the last message of each unit in the target stream says it, in the header ``Pgsluice-State``.
+"""A worker's position in the last message of each unit in the target stream, in the header ``Pgsluice-State``.
 
-    {"worker": "orders/nats", "writer": "5f0c…", "at": 7120, "own": ["[…]", "16/B374D848:3", "copy:7:0:12", 2], "replay": […]}
+{"worker": "orders/nats", "writer": "5f0c…", "at": 7120, "own": ["[…]", "16/B374D848:3", "copy:7:0:12", 2], "replay":
+[…]}
 
-The four of a place are the position after the last batch that is complete; the ids of the last messages of changes and of copied
-rows that were published beyond it, "" when there are none: a batch that is begun again goes on after them; and how many units a
-transaction larger than a unit has by then. ``own`` is the worker's place in the streams, ``replay`` that of its replays in the
-stream of dead letters: both write the same stream in turn. ``writer`` names the process. ``at`` is the sequence at which the
-message was to be stored: in any other place it is somebody's copy, and what it tells is long past.
+The four of a place are the position after the last batch that is complete; the ids of the last messages of changes and
+of copied rows that were published beyond it, "" without any: a batch that is begun again continues after them; and how
+many units a transaction larger than a unit has by then. ``own`` is the worker's place in the streams, ``replay`` its
+replays' place in the stream of dead letters: both write the same stream in turn. ``writer`` names the process. ``at``
+is the sequence at which the message was to be stored: in any other place it is a copy, and outdated.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ class PublishedPlace:
         return self.copied if lane is Lane.COPIED else self.changes
 
     def part_in(self, lane: Lane) -> int:
-        """How many parts the transaction has that is open in that lane; copied rows are in none."""
+        """Returns the number of parts of the open transaction in that lane; 0 for copied rows."""
         return 0 if lane is Lane.COPIED else self.part
 
     def through(self, message_id: str, lane: Lane, part: int) -> PublishedPlace:
-        """When the message is published too, which ends a change. Copied rows leave a transaction open that they come into."""
+        """Returns the place after the message is published too, which ends a change. Copied rows leave a transaction
+        open that they come into."""
         if lane is Lane.COPIED:
             return replace(self, copied=message_id)
         return replace(self, changes=message_id, part=part)
 
     def at(self, applied: Applied, lane: Lane) -> PublishedPlace:
-        """When a batch of that lane is complete."""
+        """Returns the place after a batch of that lane is complete."""
         return replace(self.through("", lane, 0), applied=applied)
 
     def encode(self) -> list[str | int]:
@@ -61,7 +63,7 @@ class PublishedState:
     own: PublishedPlace = NOWHERE
     replay: PublishedPlace = NOWHERE
     at: int = 0
-    """0 where that is not said, as by versions before."""
+    """0 if unknown, as from earlier versions."""
 
     def place(self, *, is_replay: bool) -> PublishedPlace:
         return self.replay if is_replay else self.own
@@ -75,7 +77,7 @@ class PublishedState:
 
     @classmethod
     def decode(cls, headers: Mapping[str, str]) -> PublishedState | None:
-        """None when there is no such header. Raises WireError for one that ``encode`` does not make."""
+        """Returns None without the header. Raises WireError for one that ``encode`` never produces."""
         text = headers.get(STATE_HEADER)
         if text is None:
             return None

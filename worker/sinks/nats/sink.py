@@ -1,8 +1,8 @@
-"""The NATS sink's side in the driver: extends the target stream from one state that it tells to the next.
+"""The NATS sink's side in the driver: extends the target stream from one stored state to the next.
 
-The position is in the stream itself (``published_state``), so there is no moment at which data and position differ. Between two
-units a batch may be half published; whoever takes it up again, this process or a successor, has its tasks go on after the last
-message that the stream holds.
+The position is in the stream itself (``published_state``), so there is no moment at which data and position differ.
+Between two units a batch may be half published; the process that takes it up again, this one or a successor, lets its
+tasks continue after the last message that the stream holds.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ BEHIND_PATIENCE_S = 5.0
 
 
 class NatsSink:
-    """Holds one unit back until the next one is full or the batch ends: the last message of a batch tells that it is complete."""
+    """Holds one unit back until the next one is full or the batch ends: the last message of a batch marks it as
+    complete."""
 
     delivery = Delivery.STREAMED
 
     def __new__(cls, settings: WorkerSettings, nats: NatsSinkSettings) -> Self:
-        """With ``nats-group`` it is a ``GroupSink``."""
+        """Creates a ``GroupSink`` if ``nats-group`` is set."""
         if not nats.group or cls is not NatsSink:
             return super().__new__(cls)
         from pgsluice.worker.sinks.nats.group_sink import GroupSink  # which derives from what is here
@@ -69,11 +70,11 @@ class NatsSink:
         self._limits = limits_of(nats)
         self._state = PublishedState(self._worker, uuid.uuid4().hex)
         self._known = NOWHERE
-        """Our place when the stream was last known to hold it."""
+        """This worker's place when the stream was last known to hold it."""
         self._is_sure = True
-        """Nothing was handed over of which it is not known whether the stream holds it."""
+        """True if it is known for all sent messages whether the stream holds them."""
         self._behind_since: float | None = None
-        """When the stream was first seen to end before what it held, by the monotonic clock."""
+        """Time of the monotonic clock when the stream was first seen to end before its known end."""
         self._loop: EventLoopThread | None = None
         self._client: Client | None = None
         self._stream: TargetStream | None = None
@@ -96,11 +97,11 @@ class NatsSink:
         return TargetStream(client, pattern.stream, subjects, pattern.position_subject, self._limits)
 
     def renumber(self, applied: Applied) -> None:
-        """The place within a batch is told by positions, so it stays."""
+        """Stores the new numbers. The place within a batch is a position, so it stays."""
         self._loop_thread.run(self._mark(replace(self._place, applied=applied)))
 
     def writer(self) -> PartitionWriter:
-        """Looks at the stream first when it is not known what that holds."""
+        """Returns the writer. Reads the stream first when its end is unknown."""
         assert self._client is not None, "open comes first"
         self._make_sure()
         most_bytes, place = self._client.max_payload - HEADER_BYTES, self._place
@@ -169,7 +170,7 @@ class NatsSink:
             await self._publish_unit(unit, self._place.through(unit.last.message_id.decode(), lane, _part_of(unit)))
 
     async def _complete(self, held: list[Unit], applied: Applied, lane: Lane) -> None:
-        """Publishes what is left of a batch, with the position behind it."""
+        """Publishes the rest of a batch, with the position after it."""
         place = self._place.at(applied, lane)
         if applied == self._place.applied:
             return
@@ -180,8 +181,8 @@ class NatsSink:
         await self._target.settled()
 
     async def _publish_unit(self, unit: Unit, place: PublishedPlace) -> None:
-        """Where messages expire, with the place once more behind it, in one that does not: nobody knows for how long the worker
-        is away after this."""
+        """Publishes a unit; if messages expire, followed by the place in one that does not: the worker may be away for
+        any time after this."""
         state = self._moved(place)
         await self._target.publish(unit, state.encode(self._target.sequence + unit.count))
         self._state = state
@@ -213,7 +214,7 @@ class NatsSink:
             self._is_sure = True
 
     async def _adopt(self, stream: TargetStream) -> None:
-        """Goes on where the stream says that the worker is. A stream of somebody else is not touched."""
+        """Continues from the stream's place of the worker. Does not touch a stream of another program."""
         await self._check_owner(stream)
         last = await self._last(stream)
         await self._begun(stream)
@@ -228,7 +229,7 @@ class NatsSink:
         self._is_sure = True
 
     async def _let_expire(self, stream: TargetStream, last: StoredMessage | None) -> None:
-        """Where messages are not to stay for ever. ``last`` may be older than they become from now on."""
+        """Lets messages expire, if configured. ``last`` may be older than the new limit."""
         if self._limits.max_age_s and last is not None and TTL_HEADER not in last.headers:
             try:
                 await self._mark(self._place)
@@ -237,7 +238,8 @@ class NatsSink:
         await stream.let_expire()
 
     async def _last(self, stream: TargetStream) -> StoredMessage | None:
-        """The last message, which is our own; None when there never was one. Raises TerminalError when it is not."""
+        """Returns the last message, which must be pgsluice's; None when there never was one. Raises TerminalError
+        otherwise."""
         state = await stream.state()
         if state is None or not state.last_sequence:
             return None
@@ -253,17 +255,17 @@ class NatsSink:
         return last
 
     async def _check_owner(self, stream: TargetStream) -> None:
-        """Raises TerminalError when somebody else made the stream."""
+        """Raises TerminalError when another program created the stream."""
         await stream.check_ours()
 
     async def _begun(self, stream: TargetStream) -> StreamState:
         return await stream.begin()
 
     def _note_end(self, last: StoredMessage | None) -> None:
-        """``last`` is the stream's last message, and our own; None when there is none."""
+        """Notes ``last``, the stream's last message, which is pgsluice's; None without one."""
 
     async def _look_again(self, stream: TargetStream) -> None:
-        """After an attempt of which it is not known what became of it. What is under way may still be answered."""
+        """Checks the stream after an attempt with unknown result. Messages under way may still be acknowledged."""
         with contextlib.suppress(StreamMoved, TransientError):
             await stream.settled()
         state = await stream.state()
@@ -296,7 +298,8 @@ class NatsSink:
         raise SinkBehindError(fact, "after a power cut or a restore, start again: the worker goes on from there")
 
     async def _go_back(self, stream: TargetStream, sequence: int) -> None:
-        """Nothing of what was handed over last is stored: what counts is what was stored before, whoever did that."""
+        """Returns to an earlier state: nothing of the last unit is stored, and the state stored before is valid,
+        whichever process stored it."""
         last = await stream.message(sequence)
         found = None if last is None else _told(stream.name, last)
         if last is None or found is None:
@@ -305,7 +308,7 @@ class NatsSink:
         self._note_end(last)
 
     async def _state_after(self, stream: TargetStream, sequence: int, uncommitted: Uncommitted | None) -> PublishedState:
-        """What the last message tells, if it is our own. Raises TerminalError otherwise."""
+        """Returns the state in the last message, if it is pgsluice's. Raises TerminalError otherwise."""
         last = await stream.message(sequence)
         found = None if last is None else _told(stream.name, last)
         is_other = last is not None and uncommitted is not None and uncommitted.is_replaced_by(last)
@@ -313,7 +316,7 @@ class NatsSink:
             self._note_end(last)
             return found
         if last is not None and found is not None and found.worker == self._worker and not is_other:
-            if found.place(is_replay=self._is_replay) == self._known:  # dead letters were replayed, or changes went on meanwhile
+            if found.place(is_replay=self._is_replay) == self._known:  # dead letters were replayed, or changes came meanwhile
                 self._note_end(last)
                 return replace(found, writer=self._state.writer)
             raise TerminalError(
@@ -329,27 +332,27 @@ class NatsSink:
 
 
 async def _leave(client: Client, stream: TargetStream | None) -> None:
-    """What is under way is stored first: a successor that looked before that would be refused for it."""
+    """Waits until messages under way are stored: a successor that reads before that would be refused for them."""
     if stream is not None and client.is_connected:
-        with contextlib.suppress(StreamMoved, PgsluiceError, TimeoutError):  # whoever comes next looks what there is
+        with contextlib.suppress(StreamMoved, PgsluiceError, TimeoutError):  # the next writer reads the state
             await asyncio.wait_for(stream.settled(), SETTLE_TIMEOUT_S)
     await disconnect(client)
 
 
 def _part_of(unit: Unit) -> int:
-    """Of the transaction that is open at the end of ``unit``."""
+    """Returns the part of the transaction that is open at the end of ``unit``."""
     part = unit.last.headers.rpartition(b"Pgsluice-Part:")[2].strip()
     return int(part) if part.isdigit() else 0
 
 
 def _begin_anew(worker: str) -> str:
-    """What is left to do where the position is gone: a start alone is refused, because the group knows that there was one."""
+    """Returns the remedy if the position is gone: a start alone is refused, because the group knows that there was one."""
     name = worker.rpartition("/")[2]
     return f"run 'pgsluice forget --worker {name}' and start the worker: it begins with the oldest message of its group"
 
 
 def _told(stream: str, message: StoredMessage) -> PublishedState | None:
-    """What the stream's last message tells. Raises TerminalError for a copy of one of ours."""
+    """Returns the state in the stream's last message. Raises TerminalError for a copy of a message with one."""
     found = PublishedState.decode(message.headers)
     if found is not None and found.at and found.at != message.sequence:
         raise TerminalError(

@@ -27,7 +27,7 @@ POSITION_SUBJECTS = "pgsluice.position"
 
 
 def escaped(name: str | None) -> str:
-    """As one token of a subject."""
+    """Returns the name as one token of a subject."""
     return quote(name or "_", safe="$").replace(".", "%2E")
 
 
@@ -42,7 +42,7 @@ def check_stream_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubjectPattern:
-    """``text`` is as people write it, ``stream`` the stream's name. Picklable."""
+    """``text`` is as in the configuration, ``stream`` the stream's name. Picklable."""
 
     text: str
     stream: str
@@ -74,7 +74,7 @@ class SubjectPattern:
 
     @property
     def position_subject(self) -> str:
-        """Where the position goes when there is no message to carry it."""
+        """Subject of the position when there is no message to carry it."""
         return f"{POSITION_SUBJECTS}.{self.stream}"
 
     @property

@@ -1,11 +1,11 @@
-"""The target stream: made, looked at, and extended by units that are stored as a whole or not at all.
+"""The target stream: created, checked, and extended by units that are stored as a whole or not at all.
 
-Every unit names the sequence that it must follow (``Nats-Expected-Last-Sequence``), so a process that was replaced is refused.
-Its messages travel while the unit before is not acknowledged yet; the message that commits it does not. So the next unit is
-never stored when the one before was not, whoever else writes.
+Every unit names the sequence that it must follow (``Nats-Expected-Last-Sequence``), so a process that was replaced is
+refused. Its messages travel while the unit before is not acknowledged yet; the message that commits it does not. So the
+next unit is never stored when the one before was not, also with other writers.
 
-``Nats-Msg-Id`` is a message's id for whoever reads. JetStream's own memory of ids is kept short: what keeps a message from being
-stored twice are the expected sequence and the state that the stream holds.
+``Nats-Msg-Id`` is a message's id for readers. JetStream's own memory of ids is kept short: what keeps a message from
+being stored twice are the expected sequence and the state that the stream holds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pgsluice.worker.sinks.nats.outgoing import Outgoing
 from pgsluice.worker.sinks.nats.published_state import STATE_HEADER
 
 ATOMIC_SERVER_VERSION = (2, 12)
-ACK_TIMEOUT_S = 8.0  # below the 10 s after which nats-server gives up a batch that is not committed
+ACK_TIMEOUT_S = 8.0  # below the 10 s after which nats-server drops a batch that is not committed
 DUPLICATE_WINDOW_S = 1.0
 TTL_HEADER = "Nats-TTL"
 DUPLICATE_IN_BATCH = 10201  # nats-server, server/errors.json
@@ -48,12 +48,12 @@ _NO_ROOM_REMEDY = "make room: raise nats-stream-max-bytes, or give nats-stream-m
 
 
 class StreamMoved(Exception):  # noqa: N818  not a failure yet: whoever catches it looks who has moved it
-    """The stream does not end where it did when we looked. Never leaves the sink."""
+    """The stream's end has changed since it was read. Never leaves the sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetLimits:
-    """``max_age_s`` is 0 for a stream that keeps its messages for ever."""
+    """``max_age_s`` is 0 for a stream without expiry."""
 
     stream: StreamSettings
     max_age_s: float
@@ -67,7 +67,7 @@ class Uncommitted(NamedTuple):
     body: bytes
 
     def is_replaced_by(self, stored: StoredMessage) -> bool:
-        """Whether the stored one has its id, and is another."""
+        """Returns whether the stored one has its id, and is another."""
         return stored.headers.get(ID_HEADER) == self.message_id and _digest(stored.data) != self.body
 
 
@@ -83,9 +83,9 @@ class TargetStream(Stream):
         self._answer: asyncio.Future[Mapping[str, Any]] | None = None
         self._uncommitted: Uncommitted | None = None
         self.sequence = 0
-        """Of the last message, once all that was handed over is stored."""
+        """Sequence of the last message, once all sent messages are stored."""
         self.confirmed = 0
-        """Of the last message that is known to be stored."""
+        """Sequence of the last message that is known to be stored."""
         self._attempt = 0
         self._max_age_s = 0.0
         self._allows_ttl = False
@@ -101,7 +101,7 @@ class TargetStream(Stream):
         }
 
     async def check_ours(self) -> None:
-        """Raises TerminalError when somebody else made the stream."""
+        """Raises TerminalError when another program created the stream."""
         found = await self._found()
         if found is not None and CREATED_METADATA not in (found.metadata or {}):
             raise TerminalError(
@@ -109,11 +109,11 @@ class TargetStream(Stream):
             )
 
     async def begin(self, *, is_atomic: bool = True) -> StreamState:
-        """Makes the stream, or brings its limits to the settings; messages expire as they did until ``let_expire``. Raises
-        TerminalError when the server is too old.
+        """Creates the stream, or brings its limits to the settings; messages expire as they did until ``let_expire``.
+        Raises TerminalError when the server is too old.
 
-        Messages with a time of their own are allowed where they are needed, because that costs the server a tenth of what it
-        does for each message, and JetStream does not take the permission back.
+        Messages with their own time to live are allowed where they are needed, because that costs the server a tenth of
+        what it does for each message, and JetStream cannot revoke the permission.
         """
         version = self._client.connected_server_version
         if is_atomic and (version.major, version.minor) < ATOMIC_SERVER_VERSION:
@@ -130,7 +130,7 @@ class TargetStream(Stream):
         return state
 
     async def let_expire(self) -> None:
-        """From now on messages do as the settings say; the position is in one that does not."""
+        """Lets messages expire as configured from now on; the position is in one that does not."""
         self._max_age_s = self._limits.max_age_s
         await self.ensure(self._limits.stream)
 
@@ -150,7 +150,7 @@ class TargetStream(Stream):
         await self.publish_alone(Outgoing(self._position_subject.encode(), message_id.encode(), headers, b"", 0), state)
 
     async def publish_alone(self, message: Outgoing, state: bytes) -> None:
-        """A message that is a unit by itself, without a batch. As ``publish``."""
+        """Publishes a single message as a unit, without a batch. Raises as ``publish``."""
         await self.settled()
         headers = b"Nats-Expected-Last-Sequence:%d\r\n" % self.sequence + _state_line(state)
         await self._commit(frame(message, headers, self._expect_answer()), 1, message)
@@ -182,7 +182,8 @@ class TargetStream(Stream):
         raise publish_error(self.name, error, "the worker goes on with the same changes when started again")
 
     def forget(self) -> Uncommitted | None:
-        """To be called before one looks what the stream holds: the last message of the unit that is not known to be stored."""
+        """Returns the last message of the unit that is not known to be stored, and forgets it; call it before reading
+        the stream."""
         self._answer = None
         self._attempt += 1
         uncommitted, self._uncommitted = self._uncommitted, None
@@ -208,7 +209,7 @@ class TargetStream(Stream):
             raise self._unavailable(type(error).__name__) from None
 
     async def _receive_answer(self, answer: Msg) -> None:
-        """One that comes too late is passed over."""
+        """Receives an answer; ignores one that comes too late."""
         attempt = int(answer.subject.rpartition(".")[2])
         if self._answer is None or self._answer.done() or attempt != self._attempt:
             return

@@ -1,8 +1,8 @@
-"""What the driver cuts: transactions that several tasks have parts of, or that are larger than a unit.
+"""Cuts units in the driver: from transactions that several tasks have parts of, or that are larger than a unit.
 
-A unit holds whole source transactions, as many as one atomic batch takes. A transaction that is larger is cut between two
-changes; each of its messages says in which part it is (``Pgsluice-Part``: ``1``, ``2``, …), those of the last part also how
-many there are (``3/3``).
+A unit holds whole source transactions, as many as one atomic batch takes. A transaction that is larger is cut between
+two changes; each of its messages has the number of its part (``Pgsluice-Part``: ``1``, ``2``, …), messages of the last
+part also the total (``3/3``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LARGEST_UNIT_BYTES = 64 * 1024 * 1024  # of one transaction, which is cut beyond
 
 
 class UnitCutter:
-    """``part`` is how many parts the transaction has already that goes on with the first message."""
+    """``part`` is the number of parts that the transaction of the first message has already."""
 
     def __init__(self, part: int, most_messages: int = UNIT_MESSAGES) -> None:
         self.part = part
-        """How many parts there are of the transaction that is open at the end of what was cut."""
+        """Number of parts of the transaction that is open at the end of the cut units."""
         self._most_messages = most_messages
         self._open = Section()
 
@@ -40,21 +40,22 @@ class UnitCutter:
             yield self._cut(count)
 
     def rest(self) -> Iterator[Unit]:
-        """What is left, as a unit, if anything is: no transaction is open behind it."""
+        """Yields the rest as a unit, if any: no transaction is open after it."""
         self._end_transaction()
         if self._open:
             yield self._cut(len(self._open))
 
     def _end_transaction(self) -> None:
-        """Of the source. Its last message did not say so when the end came in a message of the source without a change."""
+        """Ends the source's transaction, if its last message did not because the end came in a message of the source
+        without a change."""
         if self._open:
             self._open.ends[-1] = Ends.TRANSACTION
         else:
             self.part = 0
 
     def _full(self) -> int:
-        """How many messages a unit takes, whole transactions if there are any; 0 while there is room for more. A change is never
-        cut."""
+        """Returns the number of messages for a unit, whole transactions if possible; 0 while there is room for more. A
+        change is never cut."""
         ends, sizes = self._open.ends, list(accumulate(map(len, self._open.data)))
         room = min(self._most_messages, bisect_right(sizes, UNIT_BYTES))
         if room >= len(ends):
@@ -69,7 +70,7 @@ class UnitCutter:
         return ends.rfind(Ends.CHANGE, 0, room) + 1 or self._first_change(room)
 
     def _first_change(self, room: int) -> int:
-        """How many messages it has, which are more than ``room``; 0 when nothing follows it yet."""
+        """Returns the number of messages of the first change, more than ``room``; 0 when nothing follows it yet."""
         found = [at for at in (self._open.ends.find(end, room) for end in (Ends.CHANGE, Ends.TRANSACTION)) if at >= 0]
         count = min(found, default=-1) + 1
         return count if count < len(self._open) else 0

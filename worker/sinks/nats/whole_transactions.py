@@ -1,7 +1,7 @@
 """Units of whole transactions, which a task cuts itself.
 
-A transaction of which it sees only a part, or that is too large for a unit, it leaves to the driver (``unit_cutter``). Both go
-there as blocks of a receipt's body, in order: the length, and a ``Unit`` or an ``Uncut``, pickled.
+A transaction that it sees only in part, or that is too large for a unit, is left to the driver (``unit_cutter``). Both
+go there as blocks of a receipt's body, in order: the length, and a ``Unit`` or an ``Uncut``, pickled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pgsluice.worker.sinks.nats.atomic_unit import Unit
 from pgsluice.worker.sinks.nats.outgoing import Section
 
 UNIT_MESSAGES = 1000
-"""What nats-server takes in one atomic batch, unless it is configured otherwise."""
+"""Messages that nats-server accepts in one atomic batch by default."""
 UNIT_BYTES = 16 * 1024 * 1024  # of several transactions
 
 _LENGTH = struct.Struct("<I")
@@ -30,14 +30,14 @@ class Uncut:
 
 
 class WholeTransactions:
-    """Takes messages in order and yields blocks."""
+    """Takes messages in sequence and yields blocks."""
 
     def __init__(self) -> None:
         self._whole = Section()
-        """Of transactions that have ended."""
+        """Messages of transactions that have ended."""
         self._whole_bytes = 0
         self._open = Section()
-        """Of one that has not."""
+        """Messages of the open transaction."""
         self._open_bytes = 0
         self._is_left = True
         """The transaction that is open is left to the driver."""
@@ -62,7 +62,7 @@ class WholeTransactions:
             self._open, self._open_bytes = Section(), 0
 
     def rest(self) -> Iterator[bytes]:
-        """Of all that was taken; the transaction that is open is left to the driver."""
+        """Yields the rest; leaves the open transaction to the driver."""
         yield from self._leave_open()
 
     def _leave_open(self) -> Iterator[bytes]:

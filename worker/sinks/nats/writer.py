@@ -1,4 +1,4 @@
-"""What a Spark task does for the NATS sink: lines, and for each its subject and its id."""
+"""The code of a Spark task for the NATS sink: lines, each with its subject and its id."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from pgsluice.worker.sinks.nats.whole_transactions import WholeTransactions
 from pgsluice.worker.sinks.sink import Partition
 
 MOST_CHUNKS = 500
-"""Of one line: all of them are in one atomic batch."""
+"""Limit for one line: all its chunks are in one atomic batch."""
 
 ROWS_TOGETHER = 250
 ROWS_TOGETHER_BYTES = 1024 * 1024
-"""Of copied rows: not so many that they and another row in chunks would be too large for a batch."""
+"""Size of copied rows in a block: together with another row in chunks they must fit into a batch."""
 
 _OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 
@@ -83,7 +83,7 @@ class _Run:
 
 
 class _Left(NamedTuple):
-    """What is left of a transaction in the message ``sequence``: its changes up to the ordinal ``passed`` are published."""
+    """The rest of a transaction in the message ``sequence``: its changes up to the ordinal ``passed`` are published."""
 
     sequence: int
     transaction: Transaction
@@ -92,8 +92,8 @@ class _Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageWriter:
-    """``start`` are the places after which to go on, of changes and of copied rows, "" for the beginning. ``most_bytes`` is what
-    one message takes; ``cuts`` whether what is larger goes in chunks."""
+    """``start`` are the places after which to continue, of changes and of copied rows, "" for the beginning.
+    ``most_bytes`` is the limit of one message; ``cuts`` whether larger ones go in chunks."""
 
     form: LineEncoding
     pattern: SubjectPattern
@@ -104,7 +104,8 @@ class MessageWriter:
     is_replay: bool = False
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
-        """Raises RejectedChanges for lines that are too large; then nothing of the partition is yielded behind the first."""
+        """Raises RejectedChanges for lines that are too large; then nothing of the partition is yielded after the
+        first."""
         place = place_of(self.start) if self.start else None
         if self.is_replay:
             assert not isinstance(place, Position)
@@ -114,7 +115,7 @@ class MessageWriter:
         return self._bodies(self.start, (run for message in messages for run in self._runs(message, place)))
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        """As ``write``."""
+        """Like ``write``, for copied rows."""
         place = place_of(self.copied_start) if self.copied_start else None
         assert not isinstance(place, Position)
         return self._bodies(self.copied_start, self._copied_runs(copied, place))
@@ -157,7 +158,7 @@ class MessageWriter:
             yield run
 
     def _lines(self, message: MessageChanges, subjects: list[tuple[bytes, ...]]) -> list[bytes]:
-        """Of each change, empty for one that is in no part."""
+        """Returns the lines of each change, empty for a change that is in no part."""
         lines = self.form.encode(message)
         if len(lines) == len(subjects):
             return lines
@@ -165,13 +166,13 @@ class MessageWriter:
         return [next(left) if names else b"" for names in subjects]
 
     def _are_plain(self, lines: list[bytes]) -> bool:
-        """Whether each change makes one message."""
+        """Returns whether each change makes one message."""
         return all(lines) and b"".join(lines).count(b"\n") == len(lines) and max(map(len, lines), default=0) <= self.most_bytes
 
     def _add_one_by_one(
         self, messages: Section, left: _Left, subjects: list[tuple[bytes, ...]], lines: list[bytes]
     ) -> Iterator[Rejection]:
-        """The changes that are left of a transaction. Yields those that cannot be published."""
+        """Adds the remaining changes of a transaction. Yields changes that cannot be published."""
         for index, change_id in enumerate(_change_ids(left.transaction), left.transaction.first_change):
             position, line = left.transaction.position(index), lines[index]
             if not line or position.ordinal <= left.passed:
@@ -185,7 +186,7 @@ class MessageWriter:
         pieces = line.splitlines()
         if len(pieces) == 1:
             subjects = subjects[:1]
-        elif len(subjects) != len(pieces):  # a changed key is told as a deletion and an insertion
+        elif len(subjects) != len(pieces):  # a changed key is written as a deletion and an insertion
             subjects = [_renamed(subjects[0], "delete"), _renamed(subjects[0], "insert")] * (len(pieces) // 2)
         before = len(section.ends)
         for number, (subject, piece) in enumerate(zip(subjects, pieces, strict=True)):
@@ -242,7 +243,7 @@ class MessageWriter:
 
 
 def _change_ids(transaction: Transaction) -> Iterator[bytes]:
-    """Of its changes in a message."""
+    """Yields the ids of its changes in a message."""
     first = transaction.first_ordinal
     position = b"%b:%%d" % format_lsn(transaction.commit_lsn).encode()
     return map(position.__mod__, range(first, first + transaction.end_change - transaction.first_change))
@@ -258,6 +259,6 @@ def _passed(transaction: Transaction, start: Position | None) -> int:
 
 
 def _renamed(subject: bytes, operation: str) -> bytes:
-    """Of an update's subject; where the pattern does not name the operation it stays."""
+    """Returns an update's subject with another operation; unchanged if the pattern does not name the operation."""
     tokens = [operation.encode() if token == b"update" else token for token in subject.split(b".")]
     return b".".join(tokens)

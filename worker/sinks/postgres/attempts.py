@@ -1,6 +1,6 @@
-"""How a batch is written at the next attempt, by how the attempts before ended.
+"""Chooses the way to write a batch at the next attempt, by the results of the attempts before.
 
-a constraint refuses the folded outcome    each change by itself, in this batch
+a constraint refuses the folded outcome    each change separately, in this batch
 the target refuses rows                    rows with labels, in this batch and the LABELLED_BATCHES after it
 the target's table of locks is full        no staging tables, in this batch and the STAGELESS_BATCHES after it
 positions of changes without a row needed  rows with labels, in this batch
@@ -32,7 +32,7 @@ LOCK_TABLE_ATTEMPTS = 6
 """So often a batch is tried at a target whose table of locks is full. Other sessions' locks may fill it, but not for long."""
 
 TASK_LOCK_ATTEMPTS = 20
-"""The same for what tasks do, where other failures count too, such as a target that is away."""
+"""Limit of attempts at a batch by tasks, which includes other failures, such as an unreachable target."""
 
 
 class Attempts:
@@ -41,20 +41,20 @@ class Attempts:
     def __init__(self, most_stages: int) -> None:
         self._most_stages = most_stages
         self._written = 0
-        """How often the batch in hand was written."""
+        """Number of times that the current batch was written."""
         self._is_receiving = False
         self._rejecting_passes = 0
-        """In how many of these changes were rejected."""
+        """Number of these with rejected changes."""
         self._commits = 0
         self._lock_failures = 0
-        """How often it failed because the target's table of locks was full."""
+        """Number of failures because the target's table of locks was full."""
         self._one_by_one = False
         self._labelled_batches = 0
-        """How many more batches are written with labelled rows, because the target refused some: others may follow."""
+        """Number of further batches with labelled rows, because the target refused some: others may follow."""
         self._names_missing = False
         self._stageless_batches = 0
         self.truncates = True
-        """Whether tables are truncated, not emptied row by row."""
+        """True if tables are truncated, not emptied row by row."""
 
     @property
     def labels_rows(self) -> bool:
@@ -62,12 +62,12 @@ class Attempts:
 
     @property
     def tries_rows(self) -> bool:
-        """Whether the merge finds the rows that the target refuses, and merges the others."""
+        """Returns whether the merge finds the rows that the target refuses, and merges the others."""
         return self._labelled_batches > 0
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether rows of the batch in hand, and of the next one, are written as those of any other."""
+        """Returns whether rows of the current batch, and of the next one, are written normally."""
         return not (self._one_by_one or self.labels_rows)
 
     def limit_stages(self, most: int) -> None:
@@ -90,7 +90,7 @@ class Attempts:
         self._rejecting_passes += 1
 
     def label_rows(self) -> None:
-        """The target refuses rows, and which ones is to be known."""
+        """Labels rows, because the target refuses some, and they must be identified."""
         self._labelled_batches = LABELLED_BATCHES
 
     def name_missing(self) -> None:
@@ -98,8 +98,8 @@ class Attempts:
         self._names_missing = True
 
     def refusal(self, error: PieceError, batch: str) -> PgsluiceError | WriteAgain:
-        """What to raise when the target refuses ``batch``. Folding skips states that the source went through; a unique constraint
-        or a foreign key may have needed them."""
+        """Returns the error when the target refuses ``batch``. Folding skips intermediate states of the source; a
+        unique constraint or a foreign key may have needed them."""
         skipped = isinstance(error.cause, (*MEETS_ANOTHER, psycopg.errors.ForeignKeyViolation))
         if skipped and not self._one_by_one:
             self._one_by_one = True
@@ -114,8 +114,9 @@ class Attempts:
         return self.failure(error.cause, error.table, f"applying {batch}")
 
     def failure(self, error: psycopg.Error, table: Table | None, doing: str) -> PgsluiceError:
-        """What ``target_error`` says. For want of locks the next attempts do without staging tables. TRUNCATE locks out readers,
-        and one that reads several tables all the time would meet each attempt with a deadlock."""
+        """Returns the error of ``target_error``. After a lack of locks the next attempts use no staging tables.
+        TRUNCATE locks out readers, and one that reads several tables all the time would meet each attempt with a
+        deadlock."""
         if isinstance(error, psycopg.errors.DeadlockDetected):
             self.truncates = False
         if is_lock_table_full(error):
@@ -132,8 +133,8 @@ class Attempts:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Surrounds the receipt of a batch, in which Spark may begin to write the next one: that is no attempt at the batch in
-        hand."""
+        """Surrounds the receipt of a batch, in which Spark may begin to write the next one: that is no attempt at the
+        current batch."""
         self._is_receiving = True
         try:
             yield

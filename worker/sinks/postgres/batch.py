@@ -41,7 +41,7 @@ class Batch:
 
 
 def tables_of(partitions: Sequence[FoldedPartition]) -> list[Table]:
-    """Returns the tables whose rows change, each once; those that are truncated come first."""
+    """Returns the tables whose rows change, each once; truncated ones come first."""
     pieces = [piece.table for folded in partitions for piece in folded.pieces]
     clearings = [clearing.table for folded in partitions for clearing in folded.clearings]
     return list(dict.fromkeys(clearings + pieces))

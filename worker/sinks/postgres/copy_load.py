@@ -1,9 +1,10 @@
-"""Loads copied rows into their tables: the source's COPY text as it is, without a look inside.
+"""Loads copied rows into their tables: the source's COPY text unchanged and unparsed.
 
-One transaction notes the messages as loaded and copies their text, table by table. Where COPY cannot go straight into the
-table, the text goes into a temporary one and from there by INSERT: when the target generates a column that the source sends, and
-when a row meets one with its key (the table was not empty), which is then overwritten, by a pipeline's run only where it differs.
-Rows of a run that replaces all others go into the table where these wait (``merge.replacement``).
+One transaction notes the messages as loaded and copies their text, table by table. Where COPY cannot go straight into
+the table, the text goes into a temporary one and from there by INSERT: when the target generates a column that the
+source sends, and when a row meets one with its key (the table was not empty), which is then overwritten, by a
+pipeline's run only where it differs. Rows of a run that replaces all others go into the table where these wait
+(``merge.replacement``).
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _make_keyed(session: TaskSession, table: Table) -> None:
 
 
 def _targets(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> dict[Table, TargetTable]:
-    """Where rows go that are in ``copied``. Those of a run that replaces all others wait."""
+    """Returns the destinations of the rows in ``copied``. Rows of a run that replaces all others wait."""
     waiting = Replacements(messages.group, messages.worker).waiting
     found: dict[Table, TargetTable] = {}
     for rows in copied:
@@ -186,7 +187,7 @@ def _may_come_again(copied: Sequence[CopiedRows]) -> bool:
 
 
 def _load_different(connection: Connection, target: TargetTable, text: _CopyText) -> int:
-    """How many rows were not there, the same: those are written."""
+    """Writes rows that are new or different; returns their number."""
     _stage(connection, target, text)
     _check_identity(connection, target, PieceKind.UPSERT)
     written = sum(connection.execute(statement).rowcount for statement in upsert_statements(target, _STAGE, only_different=True))
@@ -215,7 +216,7 @@ def _check_identity(connection: Connection, target: TargetTable, kind: PieceKind
 
 
 def _has_trigger(connection: Connection, target: TargetTable) -> bool:
-    """Whether the target has a trigger that may leave out rows."""
+    """Returns whether the target has a trigger that may leave out rows."""
     return connection.execute(_LEAVING_OUT, [target.oid, target.oid]).fetchone() == (True,)
 
 

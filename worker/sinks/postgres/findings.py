@@ -1,4 +1,4 @@
-"""What ``pgsluice check`` says of a target database. The session is read-only."""
+"""Findings of ``pgsluice check`` about a target database. The session is read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Postgres sink is told."""
+"""The options of the Postgres sink."""
 
 from __future__ import annotations
 

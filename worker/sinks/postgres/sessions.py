@@ -51,8 +51,8 @@ def _connect(settings: PostgresSinkSettings, application_name: str) -> tuple[Con
 
 
 class DriverSession:
-    """What the driver keeps between batches: its connection, the target's tables, temporary tables for small pieces. A new
-    connection makes a new one."""
+    """The driver's state between batches: its connection, the target's tables, temporary tables for small pieces. A new
+    connection needs a new one."""
 
     def __init__(
         self,
@@ -96,20 +96,20 @@ class DriverSession:
         return any(table in self.targets for table in tables)
 
     def copied_tables(self, tables: Iterable[Table]) -> list[TargetTable]:
-        """Those that tasks loaded rows into, and remembered."""
+        """Returns the tables that tasks loaded rows into, and remembered."""
         wanted = list(tables)
         self.targets.look_at(self.connection, wanted)
         return [self.targets[table] for table in wanted]
 
     def prepare(self, tables: Iterable[Table], partitions: Iterable[FoldedPartition]) -> None:
-        """Makes what a merge of ``partitions`` needs: each in a transaction of its own, or within ``altering``. Raises
+        """Creates what a merge of ``partitions`` needs: each in a separate transaction, or within ``altering``. Raises
         PieceError."""
         self.targets.look_at(self.connection, tables, remember=True)
         self.log_missing_sequences()
         self.stages.trim()
         for folded in partitions:
             for piece in folded.pieces:
-                # one kind alone: prepares stages for all pieces but those that have their own
+                # a single kind: prepares stages for all pieces without their own
                 if not isinstance(piece.content, StagedRows) and not self.stages.goes_straight(piece, self.targets[piece.table]):
                     self._prepare_stage(piece)
 
@@ -132,7 +132,8 @@ class DriverSession:
         self.forget()
 
     def refit(self, tables: Iterable[Table]) -> None:
-        """Before they are emptied, in a transaction of its own; then every table is looked at again. Raises PgsluiceError."""
+        """Refits the tables before they are emptied, in a separate transaction; then every table is read again. Raises
+        PgsluiceError."""
         with self.connection.transaction():
             for table in tables:
                 self._alteration.refit(table)
@@ -143,7 +144,8 @@ class DriverSession:
             self._missing_sequences.log()
 
     def warn_of_foreign_keys(self) -> None:
-        """Call it when tables fall behind the others. The position has moved by then, so a failure here is only logged."""
+        """Warns of foreign keys; call it when tables lag behind the others. The position has moved by then, so a
+        failure here is only logged."""
         if self.referencing is None:
             return
         try:
@@ -167,20 +169,22 @@ class DriverSession:
             raise PieceError(piece.table, error, has_rows=False) from None
 
     def label_rows(self, *, labelled: bool) -> None:
-        """Whether the next pieces' rows have labels. Then every table is looked at again: a row must not be refused for what its
-        table was like earlier."""
+        """Returns whether the next pieces' rows have labels. Then every table is looked at again: a row must not be
+        refused for what its table was like earlier.
+        """
         if labelled or self.stages.labelled:
             self.forget()
         self.stages.labelled = labelled
 
     def forget(self) -> None:
-        """The next ``prepare`` looks at every table again."""
+        """Forgets tables: the next ``prepare`` reads every table again."""
         self.targets.forget()
         self.stages.clear()
 
 
 class TaskSession:
-    """What tasks keep between partitions, one per Python worker process and target: a connection and the target's tables.
+    """A task's state between partitions, one per Python worker process and target: a connection and the target's
+    tables.
 
     ``not_empty`` are tables in which copied rows met rows of the same key.
     """
@@ -210,12 +214,14 @@ class TaskSession:
         return self._targets[table]
 
     def make_table(self, table: Table) -> None:
-        """For rows of a snapshot, where it is missing. One that is there is not looked at: the driver may have to alter it."""
+        """Creates a missing table for rows of a snapshot. Does not check an existing one: the driver may have to alter
+        it."""
         if find_table(self.connection(), table.schema, table.name) is None:
             self.target_table(table, copied=True)
 
     def make_keyed_table(self, table: Table) -> None:
-        """For rows of a pipeline, which meet each other by key from the first run on. One that is there has to fit."""
+        """Creates a missing table for rows of a pipeline, which meet each other by key from the first run on. An
+        existing one has to fit."""
         self._targets.forget()
         self._targets.look_at(self.connection(), [table], remember=True)
 
@@ -232,14 +238,14 @@ class TaskSession:
 
 
 TaskSessionKey = tuple[PostgresSinkSettings, PendingKeys, KnownTables, Policies]
-"""What a task session is made of."""
+"""The parameters of a task session."""
 
 _sessions: dict[TaskSessionKey, TaskSession] = {}
 
 
 def in_task_session(key: TaskSessionKey, work: Callable[[TaskSession], T]) -> T:
-    """What ``work`` returns, with this process's session. One kept from an earlier task may be broken, or know tables as they
-    were; then a new one tries again. Raises what ``work`` raises."""
+    """Returns the result of ``work``, called with this process's session. One kept from an earlier task may be broken,
+    or outdated; then a new one tries again. Raises what ``work`` raises."""
     session = _sessions.setdefault(key, TaskSession(*key))
     while True:
         kept = session.is_open

@@ -65,8 +65,8 @@ def _merge_between_definitions(
     partitions: Sequence[FoldedPartition],
     accepted: Collection[PublishedDefinition],
 ) -> None:
-    """What a table is like is looked at after each definition, in the transaction that altered it: what is made in it goes with
-    it."""
+    """Merges partitions. Tables are read again after each definition, in the transaction that altered them: all objects
+    created in it go with it."""
     for defines, group in itertools.groupby(partitions, key=lambda folded: bool(folded.definitions)):
         between = list(group)
         if defines:
@@ -77,7 +77,8 @@ def _merge_between_definitions(
 
 
 def _keep_replacements(session: DriverSession, replacements: Replacements, partitions: Sequence[LoadedPartition]) -> list[int]:
-    """In the transaction that moves the position; tables were looked at before. What ``finish`` gives, of each replaced one."""
+    """Begins and finishes replacements, in the transaction that moves the position; tables were read before. Returns
+    the results of ``finish`` for each replaced one."""
     exchanged: list[int] = []
     for loaded in partitions:
         for target in session.copied_tables(loaded.begun):
@@ -87,10 +88,11 @@ def _keep_replacements(session: DriverSession, replacements: Replacements, parti
 
 
 class PostgresSink:
-    """``Sink`` for one target database: exactly once, by the row in ``pgsluice.applied``.
+    """``Sink`` of a target database: exactly once, by the row in ``pgsluice.applied``.
 
-    ``inline_bytes`` is how much COPY text a receipt may carry before its pieces are staged by the task, ``most_stages`` how many
-    staging tables a batch may have before pieces are parked. ``hands_over``: tasks may hand text to the driver in files.
+    ``inline_bytes`` is how much COPY text a receipt may carry before its pieces are staged by the task, ``most_stages``
+    how many staging tables a batch may have before pieces are parked. ``hands_over``: tasks may hand text to the driver
+    in files.
     """
 
     definitions = DefinitionUse.ALTERS
@@ -104,7 +106,7 @@ class PostgresSink:
         *,
         hands_over: bool | None = None,
     ) -> None:
-        """``hands_over`` is true unless somebody says otherwise, or Spark runs tasks on other machines."""
+        """``hands_over`` is true by default, but not if Spark runs tasks on other machines."""
         self._settings = sink_settings
         self._names = StageNames(settings.group, settings.name)
         self._row = AppliedRow(settings.group, settings.name)
@@ -123,12 +125,12 @@ class PostgresSink:
         self._session: DriverSession | None = None
         self._applied = NOTHING_APPLIED
         self._in_doubt: Applied | None = None
-        """Where the last transaction led, while its end is not known: the connection broke."""
+        """Position of the last transaction, while its end is not known: the connection broke."""
         self._attempts = Attempts(most_stages)
         self._accepted: Collection[PublishedDefinition] = ()
         self._statements = StatementWatch(sink_settings)
         self._has_leftovers = False
-        """Whether staging tables of this worker may be left."""
+        """True if staging tables of this worker may be left."""
 
     keeps_catch_up = True
 
@@ -145,8 +147,8 @@ class PostgresSink:
         self._statements.pulse = pulse
 
     def open(self) -> Applied:
-        """Creates our own tables when they are missing, waits for a transaction of a predecessor that is still moving the
-        position, and drops staging tables that nobody will merge."""
+        """Creates pgsluice's own tables when they are missing, waits for a transaction of a predecessor that is still
+        moving the position, and drops obsolete staging tables."""
         self.close()
         warn_of_unverified(self._settings.target, "target", "target-")
         check_role(self._settings)
@@ -206,8 +208,8 @@ class PostgresSink:
         self._attempts.rejected()
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """One transaction; receipts that are applied already are passed over. After TransientError, RejectedChanges and
-        WriteAgain the partitions have to be written again: what was staged may be gone, or looked at in another way."""
+        """Commits one transaction; skips receipts that are applied already. After TransientError, RejectedChanges and
+        WriteAgain the partitions have to be written again: stages may be gone, or are needed in another form."""
         with self._attempts.receiving():
             received = list(receipts)
         self._attempts.begin_commit()
@@ -227,9 +229,9 @@ class PostgresSink:
         except (psycopg.Error, PieceError) as error:
             cause, table = (error.cause, error.table) if isinstance(error, PieceError) else (error, None)
             if isinstance(cause, psycopg.errors.ReadOnlySqlTransaction):
-                self.close()  # what was a primary is none any more: connecting again finds the one that is
+                self.close()  # the server is no longer a primary: connecting again finds the current one
             elif isinstance(error, psycopg.errors.LockNotAvailable) and self._session is not None:
-                self._session.connection.close()  # the position's: the next session says who holds it, and may end who does
+                self._session.connection.close()  # the position's: the next session reports its holder, and who may end that
             doing = f"applying messages {received[0].first_sequence} to {received[-1].last_sequence}"
             raise self._attempts.failure(cause, table, doing) from None
         if position.catch_up is not None and self._applied.catch_up is None:
@@ -245,16 +247,16 @@ class PostgresSink:
         return self._missed
 
     def expect_missing(self, may_leave_out: MayLeaveOut) -> None:
-        """For ``MissingRowSink``."""
+        """Implements ``MissingRowSink``."""
         self._missing_rows.expect_missing(may_leave_out)
 
     def unchanged(self) -> UnchangedRows | None:
-        """For ``ComparingSink``. Not known of a commit whose answer was lost."""
+        """Implements ``ComparingSink``. Unknown for a commit whose answer was lost."""
         return self._unchanged
 
     def finish_copy(self) -> None:
-        """Builds the keys of the tables that were made for the copy; that may take a while, and batches of other tables go on:
-        so it has a connection of its own."""
+        """Builds the keys of the tables that were created for the copy; that may take a while, and batches of other
+        tables continue: so it has a separate connection."""
         session = self._connect()
         try:
             with self._statements.over(session.connection):
@@ -342,12 +344,13 @@ class PostgresSink:
         self._attempts.changes_applied()
 
     def _apply(self, session: DriverSession, batch: Batch) -> None:
-        """A target table may have been altered since it was looked at; then the second look says what is wrong, or nothing is."""
+        """Applies the batch. A target table may have been altered since it was read; then a second read finds the
+        error, or there is none."""
         known = session.knows_any(batch.tables)
         try:
             self._transact(session, batch)
         except DirectCopyError:
-            # Where one table has rows that are said to be new, others may too.
+            # Where one table has rows that were assumed to be new, others may too.
             session.stages.not_copied_into.update(batch.tables)
             self._apply(session, batch)
         except PieceError as error:

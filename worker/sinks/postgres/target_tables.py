@@ -1,7 +1,7 @@
-"""The target's tables that a session knows: each is looked at when rows for it come first, and made if it is missing.
+"""The target's tables that a session knows: each is read when rows for it come first, and created if it is missing.
 
-What our own tables remember says where a table's rows go when it was renamed on either side (``own.known_tables``), and which of
-its keys are yet to be built (``own.pending_keys``).
+pgsluice's own tables hold the destination of a table's rows when it was renamed on either side (``own.known_tables``),
+and which of its keys are yet to be built (``own.pending_keys``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = telemetry.logger(__name__)
 
 
 class TargetTables(Mapping[Table, TargetTable]):
-    """Those that were looked at since ``forget``. With ``missing_sequences`` they have their sequences, which are to be kept
+    """Tables that were read since ``forget``. With ``missing_sequences`` they have their sequences, which must be kept
     ahead of the rows; tables without one are noted there."""
 
     def __init__(
@@ -70,11 +70,11 @@ class TargetTables(Mapping[Table, TargetTable]):
         self._tables.clear()
 
     def look_at(self, connection: Connection, tables: Iterable[Table], *, copied: bool = False, remember: bool = False) -> None:
-        """Looks at those of ``tables`` that are not known, and makes what is missing if ``sync_schema`` says so. ``copied``: for
-        rows of a snapshot; a table that is made for them gets its keys later. ``remember``: notes where the rows go.
+        """Reads the unknown ones of ``tables``, and creates missing tables if ``sync_schema`` is set. ``copied``: for
+        rows of a snapshot; a table that is created for them gets its keys later. ``remember``: notes where the rows go.
 
         Raises TerminalError when a table is missing or cannot take the source's rows, or when they are elsewhere.
-        ``connection`` must not be in a transaction: a table that was made stays, whatever becomes of the batch.
+        ``connection`` must not be in a transaction: a created table stays, also if the batch fails.
         """
         unknown = [table for table in tables if table not in self._tables]
         if not unknown:
@@ -85,8 +85,8 @@ class TargetTables(Mapping[Table, TargetTable]):
             self._remember(connection, unknown, known)
 
     def foresee(self, connection: Connection, tables: Iterable[Table]) -> None:
-        """Notes where rows will go of those of ``tables`` that are there and fit, so that definitions alter them before their
-        first row comes. The first row of another one says what is wrong. ``connection`` as in ``look_at``."""
+        """Notes the destinations of the ``tables`` that exist and fit, so that definitions alter them before their
+        first row comes. For others the first row raises the error. ``connection`` as in ``look_at``."""
         wanted = list(tables)
         catalog, known = read_catalog(connection, wanted), self._known_tables.read(connection, wanted)
         there = [table for table in wanted if (table.schema, table.name) in catalog]
@@ -127,7 +127,7 @@ class TargetTables(Mapping[Table, TargetTable]):
     def _find(
         self, connection: Connection, table: Table, catalog: Catalog, known: Known
     ) -> tuple[tuple[str, str], CatalogEntry | None]:
-        """Where the rows of ``table`` go, and what is there."""
+        """Returns the destination of ``table``, and its entry."""
         place = (table.schema, table.name)
         entry = catalog.get(place)
         found_oid = None if entry is None else entry.oid

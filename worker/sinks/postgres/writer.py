@@ -54,7 +54,7 @@ HANDED_FROM_BYTES = 16 * 1024
 """More COPY text than that is handed over in a file, where tasks run on the driver's machine."""
 
 MOST_HANDED_PARTITIONS = 8
-"""Of larger batches, which are single transactions, the text is staged: in files it would take the machine's memory."""
+"""Larger batches, which are single transactions, are staged: in files their text would take the machine's memory."""
 
 MOST_STAGES = 1000
 """So many staging tables a batch may have at a target with locks for them, all partitions together, and at least one per
@@ -64,13 +64,13 @@ STAGES_PER_TRANSACTION = 16
 """Making a stage takes four locks, until the transaction ends."""
 
 TABLES_PER_TRANSACTION = 64
-"""The same for tables that copied rows are loaded into: each is locked with its indexes."""
+"""Limit of tables that copied rows are loaded into in one transaction: each is locked with its indexes."""
 
 SMALLEST_STAGED_BYTES = 128 * 1024
-"""A smaller piece is not worth a table of its own, while there is room for it in the receipts."""
+"""A smaller piece is not worth a separate table, while there is room for it in the receipts."""
 
 WIDE_ROW_BYTES = 2000
-"""Of larger rows PostgreSQL compresses values."""
+"""PostgreSQL compresses values of larger rows."""
 
 RECEIPTS_BYTES = 32 * 1024 * 1024
 """So much COPY text of a batch may reach the driver, whatever its pieces are like."""
@@ -87,12 +87,12 @@ T = TypeVar("T")
 class PostgresWriter:
     """``PartitionWriter`` of the Postgres sink.
 
-    ``inline_bytes`` is how much COPY text a receipt may always carry. With ``one_by_one`` nothing is folded. With ``labelled``,
-    rows carry a number and a position, so that those that the target refuses can be named; the position is that of the row's last
-    change in the partition, with ``blame_first`` that of its first one. ``stages`` is how many staging tables the batch may have
-    (0: none at all). ``handover`` is a directory where files reach the driver, "" without one. When more than ``most_refused``
-    rows are refused, it does not look for the others. ``is_last``: when the target has no room for another lock, it was tried
-    often enough.
+    ``inline_bytes`` is how much COPY text a receipt may always carry. With ``one_by_one`` nothing is folded. With
+    ``labelled``, rows carry a number and a position, so that refused rows can be named; the position is the row's last
+    change in the partition, with ``blame_first`` its first one. ``stages`` is how many staging tables the batch may
+    have (0: none at all). ``handover`` is a directory where files reach the driver, "" without one. When more than
+    ``most_refused`` rows are refused, it does not search for the others. ``is_last``: when the target has no room for
+    another lock, it was tried often enough.
     """
 
     settings: PostgresSinkSettings
@@ -126,9 +126,9 @@ class PostgresWriter:
         yield folded.encode()
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        """Yields one receipt, an encoded ``LoadedPartition``. What it names is loaded by then, and stays loaded whatever
-        becomes of the batch."""
-        sequences: dict[int, None] = {}  # each once: a message may hold rows for several tables
+        """Yields one receipt, an encoded ``LoadedPartition``. Its rows are loaded by then, and stay loaded also if the
+        batch fails."""
+        sequences: dict[int, None] = {}  # each once: a message can contain rows for several tables
         about = _Borders()
         filled: dict[Table, None] = {}
         rejections: list[Rejection] = []
@@ -154,7 +154,7 @@ class PostgresWriter:
         return positions.label(fold.finish())
 
     def _load(self, partition: Partition, group: Sequence[CopiedRows]) -> list[Rejection]:
-        """What the target refuses; nothing of the group is loaded then."""
+        """Loads a group; returns the target's refusals. Nothing of the group is loaded then."""
         messages = CopiedMessages(self.names.group, self.names.worker)
         try:
             try:
@@ -172,7 +172,7 @@ class PostgresWriter:
         return []
 
     def _handed_over(self, partition: Partition, folded: FoldedPartition) -> FoldedPartition:
-        """``folded`` with its text in a file, if there is enough for one, and room."""
+        """Returns ``folded`` with its text in a file, if there is enough, and room."""
         texts = [piece.content for piece in folded.pieces if isinstance(piece.content, bytes)]
         is_large_batch = partition.partitions > MOST_HANDED_PARTITIONS
         if is_large_batch or self.labelled or sum(map(len, texts)) < min(HANDED_FROM_BYTES, self.inline_bytes):
@@ -244,8 +244,8 @@ class PostgresWriter:
         return tuple(staged)
 
     def _apportion(self, partition: Partition, pieces: tuple[Piece, ...], large: set[int]) -> tuple[list[int], list[int]]:
-        """Which of the ``large`` pieces have stages of their own, the largest first, and which are parked. The driver has stages
-        for rows that no table has room for."""
+        """Returns which of the ``large`` pieces have separate stages, the largest first, and which are parked. The
+        driver has stages for rows that no table has room for."""
         stages = 0 if partition.defines else self.stages  # which have the types of the target's columns
         room = max(1, stages // partition.partitions) if stages else 0
         wide = {i for i in large if is_wide(pieces[i].table, pieces[i].kind)} if not self.labelled else set()
@@ -300,7 +300,7 @@ class _Borders:
 
 
 def _groups(copied: Iterable[CopiedRows]) -> Iterator[list[CopiedRows]]:
-    """What is loaded in one transaction each: whole messages."""
+    """Yields whole messages, to load in one transaction each."""
     group: list[CopiedRows] = []
     tables: set[Table] = set()
     size = 0

@@ -1,20 +1,16 @@
-"""Requests of many operations, as the server's bulk API takes them, and what it answers to each.
+"""Requests of many operations for the server's bulk API, and the answers to each.
 
-An operation stores or deletes one document, with a version that the server compares with what it has
-(``version_type=external_gte``): the same one again is taken and changes nothing, an older one is refused. So requests may
-come twice, and in any order.
+An operation stores or deletes one document, with a version that the server compares with its own
+(``version_type=external_gte``): the same one again is taken and changes nothing, an older one is refused. So requests
+can come twice, and in any order.
 
-What a server says of one operation:
+A server's answer to one operation:
 
-| answer | outcome |
-|---|---|
-| 2xx; 404 for a delete | DONE |
-| 409: what it has is newer | STALE, which is as good |
-| 429, 5xx, ``es_rejected_execution_exception``, ``circuit_breaking_exception`` | THROTTLED: it alone is sent again |
-| 400 ``index_closed_exception`` | THROTTLED as well: a person opens it again |
-| 403 ``cluster_block_exception`` | BLOCKED: the same, when a person has made room |
-| 404 of the index, 400 of an alias that two indexes have, 401, 403 | WRONG: what is wrong concerns all |
-| any other 400, 413 | REFUSED: this document will never be taken |
+| answer | outcome | |---|---| | 2xx; 404 for a delete | DONE | | 409: its document is newer | STALE, which is as good |
+| 429, 5xx, ``es_rejected_execution_exception``, ``circuit_breaking_exception`` | THROTTLED: it alone is sent again | |
+400 ``index_closed_exception`` | THROTTLED as well: an operator opens it again | | 403 ``cluster_block_exception`` |
+BLOCKED: the same, when an operator has made room | | 404 of the index, 400 of an alias that two indexes have, 401, 403
+| WRONG: the error concerns all | | any other 400, 413 | REFUSED: this document will never be taken |
 """
 
 from __future__ import annotations
@@ -31,11 +27,11 @@ from pgsluice.worker.sinks.search.server_connection import BLOCK, CLOSED, NDJSON
 
 PATH = "/_bulk?require_alias=true&filter_path=errors,items.*.status,items.*.error"
 WAITING_SHARE = 1 / 2
-"""Of the time that a request has: so long the server may wait for a shard that is nowhere. Then it says so of each document, and
-does not write it after the request was given up."""
+"""Share of a request's time that the server may wait for an unassigned shard. Then it answers so for each document, and
+does not write it after the request timed out."""
 
 MOST_OPERATIONS = 5000
-"""In one request: more do not make it faster, but the answer later."""
+"""Limit of one request: more do not make it faster, but the answer later."""
 
 
 class Operation(NamedTuple):
@@ -60,8 +56,8 @@ class Outcome(enum.Enum):
 
 
 class ItemAnswer(NamedTuple):
-    """What became of an operation. ``error`` is the type of the server's error, ``field`` the one that it is about, where it
-    says so, ``action`` what was not permitted; none holds a value."""
+    """The result of an operation. ``error`` is the type of the server's error, ``field`` the one that it is about, if
+    named, ``action`` the denied one; none holds a value."""
 
     outcome: Outcome
     status: int = 200
@@ -75,7 +71,7 @@ class ItemAnswer(NamedTuple):
         return self.status == _TOO_MANY_REQUESTS or self.error in _REJECTED
 
     def refusal(self, about: str = "") -> str:
-        """Why a document is set aside; ``about`` says more."""
+        """Returns why a document is set aside; ``about`` adds details."""
         if self == TOO_DEEP:
             return f"the document is nested more than {DEEPEST} levels deep, which a search server may not survive"
         return f"the search server refuses the document ({self.error or f'status {self.status}'}{about})"
@@ -83,15 +79,15 @@ class ItemAnswer(NamedTuple):
 
 DONE = ItemAnswer(Outcome.DONE)
 TOO_DEEP = ItemAnswer(Outcome.REFUSED, 0, "nested too deep")
-"""Of a document that is not sent."""
+"""The answer for a document that is not sent."""
 
 _CONFLICT, _NOT_FOUND, _TOO_LARGE, _TOO_MANY_REQUESTS = 409, 404, 413, 429
 _REJECTED = frozenset({"es_rejected_execution_exception", "rejected_execution_exception", "circuit_breaking_exception"})
 _NOT_ONE_INDEX = "no write index is defined for alias"
-"""In the reason of an ``illegal_argument_exception``, which otherwise is about a document."""
+"""Part of the reason of an ``illegal_argument_exception``, which otherwise is about a document."""
 _TRY_AGAIN = frozenset({_TOO_MANY_REQUESTS, 408})
 _FIELD_MARKS = ("field [", "introduction of [", "mapper [", 'term in field="', "field '")
-"""What stands before a field's name in the server's reasons, and what ends it is the character that closes the last one."""
+"""Texts before a field's name in the server's reasons; the name ends with the character that closes the last one."""
 _CLOSERS = {"[": "]", '"': '"', "'": "'"}
 
 
@@ -118,8 +114,9 @@ class SendHalves(Exception):  # noqa: N818  nothing failed for good
 
 
 def send_bulk(connection: ServerConnection, operations: Sequence[Operation], *, wait_visible: bool = False) -> list[ItemAnswer]:
-    """What became of each. Raises SendHalves, of one operation never; TransientError when the server cannot take it now,
-    OverloadError among them when there may be too much in it; TerminalError when something is wrong with all of it."""
+    """Sends operations; returns the answers to each. Raises SendHalves, of one operation never; TransientError when the
+    server cannot take it now, OverloadError among them when there may be too much in it; TerminalError when an error
+    concerns all of it."""
     waiting_ms = round(connection.timeout_s * 1000 * WAITING_SHARE)
     path = f"{PATH}&timeout={waiting_ms}ms" + ("&refresh=wait_for" if wait_visible else "")
     status, answer = connection.send("POST", path, encode_bulk(operations), NDJSON, is_bulky=True)
@@ -133,7 +130,8 @@ def send_bulk(connection: ServerConnection, operations: Sequence[Operation], *, 
 
 
 def read_answers(answer: bytes, operations: Sequence[Operation]) -> list[ItemAnswer]:
-    """In the order of the operations. Raises TransientError for an answer that is not one: it may have been cut."""
+    """Returns the answers in the sequence of the operations. Raises TransientError for an answer that is malformed: it
+    may have been cut."""
     try:
         content = orjson.loads(answer)
         items = content["items"]
@@ -174,8 +172,8 @@ def _outcome(status: int, kind: str) -> Outcome:
 
 
 def field_in(reason: str) -> str:
-    """The field that a reason of the server is about; "" when it names none. Nothing else of the reason is told: it may quote the
-    value."""
+    """The field that a reason of the server is about; "" when it names none. Nothing else of the reason is shown: it
+    may quote the value."""
     found = [(reason.find(mark), mark) for mark in _FIELD_MARKS if mark in reason]
     if not found:
         return ""

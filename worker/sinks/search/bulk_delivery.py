@@ -1,8 +1,9 @@
 """Sends operations until the server has taken or refused each of them, in requests of bounded size, several at a time.
 
-What the server cannot take now is sent again alone, after 1, 2, 4 … seconds, in smaller requests when there was too much in one
-(``request_size``). In a task that goes on until nothing was taken for PATIENCE_S: then the batch fails for a passing cause, the
-worker says what it waits for, and the batch comes again as a whole, which changes nothing in what was taken already.
+Operations that the server cannot take now are sent again alone, after 1, 2, 4 … seconds, in smaller requests when there
+was too much in one (``request_size``). A task continues that until nothing was taken for PATIENCE_S: then the batch
+fails for a passing cause, the worker reports what it waits for, and the batch comes again as a whole, which changes
+nothing in documents taken already.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Refused(NamedTuple):
 
 
 class Tally:
-    """What became of operations: indexed, deleted, stale, retried, dead; and how long requests took."""
+    """The results of operations: indexed, deleted, stale, retried, dead; and the time of requests."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -50,9 +51,9 @@ class Tally:
         self.taken: set[str] = set()
         """Targets that took something."""
         self.reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """By target that refused something: the reasons, and how often each was given."""
+        """Reasons of refusals by target, with their numbers."""
         self.stale_deletes: set[tuple[str, bytes]] = set()
-        """Target and id of those that met something newer: a document, or that one was deleted."""
+        """Target and id of deletes that met something newer: a document, or a later delete."""
 
     def note(self, operation: Operation, answer: ItemAnswer) -> None:
         match answer.outcome:
@@ -75,12 +76,13 @@ class Tally:
 
 
 def bulk_size(settings: SearchSinkSettings) -> RequestSize:
-    """To be kept from delivery to delivery."""
+    """Returns the request size, to be kept from delivery to delivery."""
     return RequestSize(MOST_OPERATIONS, settings.batch_bytes, timeout_s=settings.timeout_s)
 
 
 class BulkDelivery:
-    """For one thread, but for ``halt``. ``pool`` has the connections; ``threads`` make the requests, which are of ``size``."""
+    """For a single thread, except ``halt``. ``pool`` has the connections; ``threads`` make the requests, which are of
+    ``size``."""
 
     def __init__(
         self,
@@ -102,8 +104,8 @@ class BulkDelivery:
         self.tally = Tally()
 
     def deliver(self, operations: Sequence[Operation], *, in_turn: bool = False) -> None:
-        """Of no document more than one: they arrive in any order, but ``in_turn`` one request after the other. Raises
-        TransientError when patience is at its end, and TerminalError; what is refused is in ``tally``."""
+        """Delivers at most one operation per document: they arrive in any sequence, but ``in_turn`` one request after
+        the other. Raises TransientError when patience is at its end, and TerminalError; refused ones are in ``tally``."""
         backoff = Backoff(self._pauses)
         began_at, is_first = time.monotonic(), True
         waiting = self._fit_to_send(operations)
@@ -123,7 +125,7 @@ class BulkDelivery:
             is_first = False
 
     def _fit_to_send(self, operations: Sequence[Operation]) -> Sequence[Operation]:
-        """All but those that are refused here."""
+        """Returns the operations without the ones that are refused here."""
         if not any(operation.document and is_too_deep(operation.document) for operation in operations):
             return operations
         fit = []
@@ -135,7 +137,7 @@ class BulkDelivery:
         return fit
 
     def halt(self) -> None:
-        """From any thread and for good: nothing is waited for any more."""
+        """Halts from any thread and for good: all waits end."""
         self._halted.set()
         self._pool.abort()
 
@@ -171,15 +173,15 @@ class Request(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """``took_s`` is 0 when it would say nothing of the request's size."""
+    """``took_s`` is 0 when it is no measure of the request's size."""
 
     answers: list[ItemAnswer]
     took_s: float
 
 
 class Attempt:
-    """What becomes of operations that are sent once. It ends early when a request as a whole gets no answer, or one that says to
-    come again: those that follow would fare no better, and each may take the whole time that a request has."""
+    """One attempt at sending operations. It ends early when a request as a whole gets no answer, or a refusal for now:
+    later ones would fare no better, and each may take the whole time limit of a request."""
 
     def __init__(self, operations: Sequence[Operation], size: RequestSize, tally: Tally, rights_remedy: str) -> None:
         self._operations = operations
@@ -190,21 +192,21 @@ class Attempt:
         self._tally = tally
         self._rights_remedy = rights_remedy
         self.trouble: TransientError | None = None
-        """Why there is anything to be sent again."""
+        """The reason for sending again, if any."""
         self.failure: TerminalError | None = None
         self.has_settled = False
-        """At least one operation is taken or refused."""
+        """True if at least one operation is taken or refused."""
         self._is_over = False
 
     @property
     def waiting(self) -> list[Operation]:
-        """What has to be sent again, or was not sent yet; to be asked when every request is judged."""
+        """Returns operations to send again, or not sent yet; call it when every request is judged."""
         halves = [operation for request in self._halves for operation in request.operations]
         return [*self._again, *halves, *self._operations[self._sent :]]
 
     @property
     def retried(self) -> int:
-        """How many were sent, and have to be sent again."""
+        """Returns how many were sent, and have to be sent again."""
         return len(self._again)
 
     def next_request(self) -> Request | None:

@@ -1,9 +1,9 @@
 """Rows of one version of a table as documents, with their ids, a column at a time.
 
-A row's id is the text of its key; of a key of several columns the texts stand one after the other with ``/`` between them, and
-``/`` and ``%`` in them as ``%2F`` and ``%25``. What the server takes for no id (an empty one, or one above 512 bytes) becomes
-``sha256:`` and its digest, and the text stands in the field ``_key``. A row without a key has its position for an id: it is
-inserted once and never again touched.
+A row's id is the text of its key; the texts of a key of several columns are joined with ``/`` between them, and ``/``
+and ``%`` in them as ``%2F`` and ``%25``. A text that the server refuses as an id (an empty one, or one above 512 bytes)
+becomes ``sha256:`` and its digest, and the text is in the field ``_key``. A row without a key has its position for an
+id: it is inserted once and never again touched.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HASHED = b"sha256:"
 
 _CUT = object()
 _ZEROS = re.compile(rb":\[-?0(?:\.0+)?[,\]]")
-"""How an array of zeros begins."""
+"""The begin of an array of zeros."""
 
 _KEPT_LEVELS = 100
 """Neither Python (about 1,000) nor orjson (254) reads and writes any depth; a search server takes 1,000."""
@@ -54,12 +54,12 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class DocumentForm:
-    """Of the documents that go to the generation whose write alias is ``target``."""
+    """The form of the documents of the generation whose write alias is ``target``."""
 
     mapping: TableMapping
     target: str
     nulled: list[int] = field(default_factory=lambda: [0], repr=False)
-    """How many values JSON has no word for were left out, in its only element."""
+    """Number of values that were left out because JSON cannot represent them, in its only element."""
 
     @property
     def table(self) -> Table:
@@ -67,7 +67,7 @@ class DocumentForm:
 
     @cached_property
     def field_names(self) -> frozenset[str]:
-        """Of the columns, in documents."""
+        """Names of the columns' fields in documents."""
         return frozenset(field.name for field in self.mapping.fields)
 
     @cached_property
@@ -92,7 +92,7 @@ class DocumentForm:
         return lines_of_slots([*slots, b"\n"], count)
 
     def known_fields(self, row: Sequence[Value]) -> tuple[Fields, tuple[str, ...]]:
-        """What is known of one row, and the names of the fields that are not."""
+        """Returns the known fields of one row, and the names of the other fields."""
         known: Fields = {}
         missing = []
         for column, value in zip(self._shape.columns, row, strict=True):
@@ -106,7 +106,7 @@ class DocumentForm:
         return known, tuple(missing)
 
     def ids(self, columns: Sequence[Sequence[Value]]) -> list[RowId]:
-        """Of rows with a key, in order."""
+        """Returns the ids of rows with a key, in order."""
         key = self.table.key
         parts = [self._key_texts(columns[i]) for i in key]
         if len(key) == 1:
@@ -129,7 +129,7 @@ class DocumentForm:
         return documents
 
     def key_text(self, row: Sequence[Value]) -> bytes:
-        """What a hashed id stands for, as JSON."""
+        """Returns the key of a hashed id, as JSON."""
         texts = [value if isinstance(value, bytes) else b"" for value in (row[i] for i in self.table.key)]
         return orjson.dumps((texts[0] if len(texts) == 1 else b"/".join(map(_escaped, texts))).decode())
 
@@ -153,7 +153,7 @@ RowId = bytes
 
 
 def position_id(version: int, ordinal: int) -> RowId:
-    """Of a row without a key, by the position of its insert."""
+    """Returns the id of a row without a key, by the position of its insert."""
     return b'"%X/%X:%d"' % (version >> 32, version & 0xFFFFFFFF, ordinal)
 
 
@@ -164,8 +164,8 @@ def with_field(document: bytes, name: str, text: bytes) -> bytes:
 
 
 def read_fields(document: bytes | str) -> Fields:
-    """Of a document line, or of an answer that holds some. Numbers keep every digit. What is nested too deep to be written again
-    stays text."""
+    """Reads the fields of a document line, or of an answer that holds some. Numbers keep every digit. Parts nested too
+    deep to be written again stay text."""
     text = document if isinstance(document, str) else document.decode()
     try:
         found = _read(text, ())
@@ -177,7 +177,7 @@ def read_fields(document: bytes | str) -> Fields:
 
 
 def _read(text: str, cut: Iterable[str]) -> Fields:
-    """``cut`` are the values that NaN, which JSON does not know, stands for."""
+    """Reads JSON; ``cut`` replaces NaN, which JSON lacks."""
     rest = iter(cut)
     found: Fields = json.loads(
         text, parse_int=_integer, parse_float=_number, parse_constant=lambda _: orjson.Fragment(next(rest))
@@ -211,7 +211,7 @@ def document_of(fields: Mapping[str, Any]) -> bytes:
 
 
 def _writable(value: Any) -> Any:
-    """With texts that are none in UTF-8 as JSON of their own."""
+    """Returns the value with texts that are not UTF-8 as separate JSON."""
     match value:
         case dict():
             members = (b"%b:%b" % (json.dumps(name).encode(), orjson.dumps(_writable(each))) for name, each in value.items())
@@ -225,9 +225,9 @@ def _writable(value: Any) -> Any:
 
 
 def indexable_part(document: bytes) -> bytes | None:
-    """Returns the line of a document that the server refused, without what no index takes: leaves of objects of more than
-    LONGEST_TERM bytes with their path, and vectors of zeros, which have no direction. WHOLE_FIELD, which servers do not index,
-    has these values as they are. None where there is nothing of that kind, or WHOLE_FIELD is there already."""
+    """Returns the line of a document that the server refused, without values that no index accepts: leaves of objects
+    of more than LONGEST_TERM bytes with their path, and vectors of zeros, which have no direction. WHOLE_FIELD, which
+    servers do not index, has these values as they are. None without such values, or if it has WHOLE_FIELD already."""
     if len(document) <= LONGEST_TERM and not _ZEROS.search(document):
         return None
     fields = read_fields(document)
@@ -257,7 +257,7 @@ def _indexable_value(value: Any, path_bytes: int) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    """Whether ``value`` is the number zero, as ``read_fields`` gives numbers."""
+    """Returns whether ``value`` is the number zero, as ``read_fields`` gives numbers."""
     text = orjson.dumps(value) if isinstance(value, int | orjson.Fragment) and not isinstance(value, bool) else b"1"
     return float(text) == 0
 
@@ -281,7 +281,7 @@ def _bytes(text: str) -> int:
 
 
 def is_too_deep(document: bytes) -> bool:
-    """Whether a document line is nested more than DEEPEST levels deep."""
+    """Returns whether a document line is nested more than DEEPEST levels deep."""
     if document.count(b"[") + document.count(b"{") <= DEEPEST:
         return False
     level = 0
@@ -314,7 +314,7 @@ def _hashed(text: bytes) -> RowId:
 
 
 def rows_of(columns: Sequence[Sequence[Value]], rows: Sequence[int]) -> list[list[Value]]:
-    """The same columns with only these rows."""
+    """Returns the columns with only these rows."""
     return [[column[row] for row in rows] for column in columns]
 
 

@@ -1,16 +1,17 @@
 """Folds the changes of a partition to one operation for each document. Pure.
 
-What is kept for an id: the whole document, None when it is deleted, or a ``Patch``, when the last change left out values that
-nobody here knows. A change of a key deletes one document and stores another. Which operation is the newer one the server tells by
-their versions; only within a transaction, whose changes all have one, is their order ours to keep: a partition holds whole
-transactions.
+The entry of an id: the whole document, None when it is deleted, or a ``Patch``, when the last change left out unknown
+values. A change of a key deletes one document and stores another. The server determines the newer operation by their
+versions; only the sequence within a transaction, whose changes all have one version, must be kept here: a partition
+holds whole transactions.
 
-An id whose row left it without its values is ``Vacated``: its document may be the only one that has them, until the row has been
-stored elsewhere. So the driver deletes it when everything else is done, and what another row puts there goes by the driver too.
+An id whose row left it without its values is ``Vacated``: its document may be the only one that has them, until the row
+has been stored elsewhere. So the driver deletes it when everything else is done, and what another row puts there goes
+by the driver too.
 
-A TRUNCATE empties an index, which is the driver's. Until it has, what stands before and behind it in the batch would be mixed: so
-the fold only says where it stands. When the batch comes again it is told what is done (``emptied``), and leaves out what that
-took.
+A TRUNCATE empties an index, which is the driver's. Until it has, changes before and after it in the batch would be
+mixed: so the fold only returns its place. When the batch comes again it gets the finished ones (``emptied``), and
+leaves out the changes before them.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class At(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What becomes of a document: its line, None when it is deleted."""
+    """The state of a document: its line, None when it is deleted."""
 
     version: int
     ordinal: int
@@ -72,9 +73,10 @@ class FormerId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A document of which only ``known`` is at hand. The fields ``missing`` are those that it has in the index, under its id with
-    version ``since`` or later, or under one of the ``former`` ones, the oldest first; none is missing when it only must not be
-    stored earlier. ``blamed`` is the change to name if it is refused. All ids and ``target`` as in ``Operation``."""
+    """A document of which only ``known`` is available. The fields ``missing`` are taken from the index, under its id
+    with version ``since`` or later, or under one of the ``former`` ones, the oldest first; none is missing when it only
+    must not be stored earlier. ``blamed`` is the change to name if it is refused. All ids and ``target`` as in
+    ``Operation``."""
 
     target: str
     id: RowId
@@ -114,10 +116,9 @@ Entry = Whole | Patch
 
 
 class DocumentFold:
-    """Takes the messages of a partition in commit order. ``form_of`` says where a table's documents go, and what
-    they are like, at a position. ``emptied`` are positions
-    of truncations that are carried out, by target. ``blames_first``: of several changes of a document the first one is
-    named when it is refused."""
+    """Takes the messages of a partition in commit order. ``form_of`` returns the destination and form of a table's
+    documents at a position. ``emptied`` are positions of truncations that are carried out, by target. ``blames_first``:
+    of several changes of a document the first one is named when it is refused."""
 
     def __init__(
         self, form_of: Callable[[Table, At], DocumentForm], emptied: Mapping[str, At], *, blames_first: bool = False
@@ -131,7 +132,7 @@ class DocumentFold:
         self.emptyings: list[Emptying] = []
         self.definitions: list[Defined] = []
         self.bytes = 0
-        """Of the documents that ``take`` would give, at most."""
+        """Size of the documents that ``take`` would return, at most."""
 
     def add(self, message: MessageChanges) -> None:
         for part in message.parts:
@@ -148,7 +149,7 @@ class DocumentFold:
                     assert_never(unreachable)
 
     def take(self) -> list[Operation]:
-        """What can be sent, each document once. Patches stay."""
+        """Returns operations that can be sent, each document once. Patches stay."""
         operations = []
         for target, entries in self._documents.items():
             patches = {}
@@ -165,12 +166,12 @@ class DocumentFold:
         return operations
 
     def patches(self) -> list[Patch]:
-        """What waits for the driver; to be asked when everything was added and taken."""
+        """Returns patches for the driver; call it when everything was added and taken."""
         found = [patch for entries in self._documents.values() for entry in entries.values() for patch in _patch_of(entry)]
         return [replace(patch, blamed=self.blamed(patch.target, _first_id(patch), patch.at)) for patch in found]
 
     def vacated(self) -> list[Vacated]:
-        """What the driver is to delete then."""
+        """Returns documents that the driver must delete then."""
         return [
             Vacated(target, row_id, at)
             for target, left in self._left.items()
@@ -300,7 +301,7 @@ def _first_id(patch: Patch) -> RowId:
 
 
 class _Rows:
-    """Rows of one part: ids before and after (None where there is none), and documents (None where a value is not known)."""
+    """Rows of one part: ids before and after (None without one), and documents (None if a value is not known)."""
 
     def __init__(self, form: DocumentForm, changes: TableChanges) -> None:
         self._form = form
@@ -366,12 +367,12 @@ def _has_unchanged(changes: TableChanges) -> bool:
 
 
 def _over(before: Fields, patch: Patch, form: DocumentForm) -> dict[str, Any]:
-    """``patch`` over earlier fields of the row, of which a column may have gone meanwhile."""
+    """Returns ``patch`` over earlier fields of the row, whose columns may be gone meanwhile."""
     return {name: value for name, value in before.items() if name in form.field_names} | patch.known
 
 
 def positions(changes: TableChanges, transactions: Sequence[Transaction]) -> list[At]:
-    """Of each row, in order."""
+    """Returns the position of each row, in order."""
     places: list[At] = []
     if len(transactions) == 1:
         only = transactions[0]

@@ -1,9 +1,10 @@
 """PostgreSQL's text as the JSON of a document, a column at a time.
 
-int, oid: numbers. numeric: a number in a scaled field, else text with every digit. float: a number; NaN and infinities are null,
-as JSON has none. bool, json, jsonb: as they are; a json value that is no object stands under ``value``, because the field takes
-objects only. bytea: base64. date, timestamp, timestamptz: ISO 8601 in UTC; infinities are null. Arrays: lists of their elements,
-of one dimension or several. Ranges: text, or bounds where the field is a range. Anything else is the server's text.
+int, oid: numbers. numeric: a number in a scaled field, else text with every digit. float: a number; NaN and infinities
+are null, as JSON has none. bool, json, jsonb: as they are; a json value that is no object is put under ``value``,
+because the field takes objects only. bytea: base64. date, timestamp, timestamptz: ISO 8601 in UTC; infinities are null.
+Arrays: lists of their elements, of one dimension or several. Ranges: text, or bounds where the field is a range.
+Anything else is the server's text.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import orjson
 from pgsluice.worker.sinks.lines.json_rows import NULL, JsonColumn, booleans, documents, integers, numbers, strings
 
 Converter = Callable[[Sequence[bytes]], JsonColumn]
-"""What makes JSON of values without NULL and UNCHANGED. Raises ValueError or KeyError for one that is not of its type."""
+"""Converts values without NULL and UNCHANGED to JSON. Raises ValueError or KeyError for a value that is not of its
+type."""
 
 _NOT_FINITE = frozenset({b"NaN", b"Infinity", b"-Infinity", b"infinity", b"-infinity"})
 _DATE = re.compile(rb"(\d{4,})(-\d\d-\d\d)(?: (\d\d:\d\d:\d\d(?:\.\d+)?)([+-][\d:]+)?)?( BC)?")
@@ -32,7 +34,7 @@ def finite_numbers(values: Sequence[bytes]) -> JsonColumn:
 
 
 def base64_texts(values: Sequence[bytes]) -> JsonColumn:
-    """Of bytea in its hexadecimal form."""
+    """Converts bytea in its hexadecimal form."""
     if any(value[:2] != b"\\x" for value in values):
         raise ValueError("not bytea")
     return JsonColumn([base64.b64encode(binascii.unhexlify(value[2:])) for value in values], b'"')
@@ -45,7 +47,7 @@ def dates(values: Sequence[bytes]) -> JsonColumn:
 
 
 def timestamps(values: Sequence[bytes]) -> JsonColumn:
-    """With and without time zone: what has none counts as UTC."""
+    """Converts timestamps with and without time zone: without one they are UTC."""
     return JsonColumn([_moment(value) for value in values], b"")
 
 
@@ -83,7 +85,7 @@ def _is_object(text: bytes) -> bool:
 
 
 def array_of(element: Converter) -> Converter:
-    """Of array literals whose elements ``element`` converts."""
+    """Returns a converter of array literals whose elements ``element`` converts."""
 
     def convert(values: Sequence[bytes]) -> JsonColumn:
         return JsonColumn([_array(value, element) for value in values], b"")
@@ -96,7 +98,7 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 
 
 def _array(value: bytes, element: Converter) -> bytes:
-    text = value.partition(b"=")[2] if value[:1] == b"[" else value  # bounds that do not begin at 1 stand before it
+    text = value.partition(b"=")[2] if value[:1] == b"[" else value  # bounds that do not begin at 1 precede it
     if not text.startswith(b"{") or not text.endswith(b"}"):
         raise ValueError("not an array")
     shape: list[bytes | None] = []  # None for an element, whose JSON is made with all others
@@ -129,7 +131,7 @@ def vectors(values: Sequence[bytes]) -> JsonColumn:
 
 
 def bounds_of(element: Converter) -> Converter:
-    """Of ranges for a field that is one: what an object like {"gte": 1, "lt": 5} says. An empty range is null."""
+    """Returns a converter of ranges for a range field, to an object like {"gte": 1, "lt": 5}. An empty range is null."""
 
     def convert(values: Sequence[bytes]) -> JsonColumn:
         return JsonColumn([_bounds(value, element) for value in values], b"")
@@ -156,7 +158,7 @@ def texts_of_numbers(values: Sequence[bytes]) -> JsonColumn:
 
 
 def json_string(text: str) -> bytes:
-    """With its quotes."""
+    """Returns the JSON text, with its quotes."""
     return orjson.dumps(text)
 
 
@@ -165,4 +167,4 @@ BOOLEANS: Converter = booleans
 STRINGS: Converter = strings
 DOCUMENTS: Converter = documents
 MAY_NULL: frozenset[Converter] = frozenset({finite_numbers, dates, timestamps})
-"""Those that make null of values which JSON, or a date of it, cannot hold."""
+"""Converters that make null of values which JSON, or a date of it, cannot hold."""

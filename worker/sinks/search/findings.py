@@ -1,4 +1,4 @@
-"""What ``pgsluice check`` says of a search server: addresses, TLS, and whether the tables fit. Nothing is made."""
+"""Findings of ``pgsluice check`` about a search server: addresses, TLS, and whether the tables fit. Creates nothing."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Generations that copies fill behind the alias: they take over when the copy is whole, and what they replace goes later.
+"""Generations that copies fill while another one is read: they take over when the copy is whole, and replaced ones go
+later.
 
-What is behind the alias is known by the indexes themselves (``IndexMeta``), whether a copy is whole by the ledger, and whether
-all of its rows are here by the worker's position. So it does not matter which process filled a generation. Until it takes over,
-searches find what was there when the worker began to leave the table's changes out; what takes over is as of the snapshot, which
-is later.
+The generations being filled are known by the indexes themselves (``IndexMeta``), whether a copy is whole by the ledger,
+and whether all of its rows are here by the worker's position. So it does not matter which process filled a generation.
+Until it takes over, searches find the state when the worker began to leave the table's changes out; the new generation
+is as of the snapshot, which is later.
 
-A copy that is begun again has another snapshot, and fills another generation. What it had filled before was never read, and goes
-when the whole one takes over.
+A copy that is begun again has another snapshot, and fills another generation. The one that it had filled before was
+never read, and goes when the whole one takes over.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class FilledGenerations:
         self._sweeping: Future[None] | None = None
 
     def look(self) -> None:
-        """What an earlier process left behind the alias."""
+        """Finds generations that an earlier process left unread."""
         metas = self._catalog().metas()
         named = ((Generation.named(name), meta) for name, meta in metas.items() if meta.is_filling and meta.snapshot)
         with self._lock:
@@ -74,8 +75,8 @@ class FilledGenerations:
             return taken_over
 
     def replace(self, table: Table, snapshot: str) -> None:
-        """The rows of a pipeline's run take the place of all others. What they replace stays for as long as people want, but not
-        what that replaced: runs may come often. May be repeated. Raises as ``take_over``."""
+        """Makes the rows of a pipeline's run replace all others. The replaced generation stays as configured, but not
+        the one that it replaced: runs can come often. May be repeated. Raises as ``take_over``."""
         with self._lock:
             catalog = self._catalog()
             alias = catalog.alias(table)
@@ -99,7 +100,7 @@ class FilledGenerations:
                     raise TransientError(fact, "what belongs into it waits until it is searched", Cause.TARGET)
 
     def _still_filling(self, catalog: IndexCatalog) -> list[FoundGeneration]:
-        """In the order in which they are to take over; others are forgotten."""
+        """Returns them in the sequence in which they must take over; forgets others."""
         aliases = sorted({generation.alias for generation in self._filling})
         found = [each for alias in aliases for each in catalog.generations(alias)]
         found = [each for each in found if each.generation in self._filling and each.meta.is_filling]
@@ -124,13 +125,13 @@ class FilledGenerations:
                 self._remove_unread(catalog, generation)
 
     def _remove_unread(self, catalog: IndexCatalog, generation: Generation) -> None:
-        """A person may have given the alias back to an old one."""
+        """Removes generations that are unread. An operator may have given the alias back to an old one."""
         for found in catalog.generations(generation.alias):
             if found.generation == generation and not found.is_read and catalog.remove(found):
                 log.info("an old index is removed", index=generation.name)
 
     def _replace(self, catalog: IndexCatalog, found: FoundGeneration) -> None:
-        """May be repeated: that it is not filled any more is said last."""
+        """Makes a generation the read one. May be repeated: that it is filled is noted last."""
         catalog.begin_reading(found)
         log.info("a new index is searched from now on", index=found.generation.name, table=found.table)
         for other in catalog.generations(found.generation.alias):
@@ -156,7 +157,7 @@ def _has_whole_copy(record: TableRecord, ledger: LedgerContent, snapshot_sequenc
 
 
 def _counts(found: FoundGeneration, ledger: LedgerContent) -> bool:
-    """Whether its snapshot is the newest of the table, and not given up."""
+    """Returns whether its snapshot is the newest of the table, and its copy has not failed."""
     record = ledger.tables.get(found.meta.oid)
     return record is not None and record.phase in _COPYING and record.snapshot == found.meta.snapshot
 

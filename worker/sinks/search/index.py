@@ -1,7 +1,7 @@
-"""What the search server has of our indexes, and how it changes: generations behind an alias (``index_name``).
+"""The group's indexes at the search server, and their changes: generations of an alias (``index_name``).
 
-The rows of a copy go to a generation of their own, known by the snapshot. The first of a table is read from the beginning. Any
-other is filled behind the alias, and takes over when the copy is whole (``generations``).
+The rows of a copy go to a separate generation, known by the snapshot. The first of a table is read from the beginning.
+Any other is filled unread, and takes over when the copy is whole (``generations``).
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ _LIMITED = "validation_exception"
 _IN_SNAPSHOT = "snapshot_in_progress_exception"
 _NOT_FOUND = 404
 _LOOKS = 10
-"""For what another task makes meanwhile."""
+"""Attempts while another task creates an index."""
 
 log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexMeta:
-    """What an index says of itself, in its mapping. ``table`` is whose documents it holds, under the name that routes gave it, ""
-    when it is not ours; ``group`` and ``oid`` are those of the source's table. ``snapshot`` is the copy whose rows it took first,
-    "" for none. ``is_filling``: it was never read, and is to have ``settings`` when it is. From ``delete_after`` on (seconds
-    since 1970; 0: never) it may go.
+    """Metadata of an index, in its mapping. ``table`` is the table of its documents, under the name that routes gave
+    it, "" when it is not pgsluice's; ``group`` and ``oid`` are the source table's. ``snapshot`` is the copy whose rows
+    it took first, "" for none. ``is_filling``: it was never read, and gets ``settings`` when it is. From
+    ``delete_after`` on (seconds since 1970; 0: never) it can be removed.
 
-    One that was made of another for a definition of the source says which one, in ``altered``: a position, "" for none. While it
-    is filled ``inherits`` is the other's snapshot."""
+    One that was made of another for a definition of the source has that definition's position in ``altered``, "" for
+    none. While it is filled ``inherits`` is the other's snapshot.
+    """
 
     table: str
     oid: int = 0
@@ -68,7 +69,7 @@ class IndexMeta:
         return replace(self, is_filling=False, settings={}, snapshot=self.snapshot or self.inherits, inherits="")
 
     def is_altered_by(self, position: Position) -> bool:
-        """Whether it has what the definition there altered."""
+        """Returns whether it has what the definition there altered."""
         return bool(self.altered) and Position.parse(self.altered) >= position
 
     def encode(self) -> dict[str, Any]:
@@ -76,15 +77,15 @@ class IndexMeta:
 
     @classmethod
     def decode(cls, meta: dict[str, Any]) -> IndexMeta:
-        """Passes over what it does not know: a later version may say more."""
+        """Ignores unknown fields: a later version may add some."""
         said = meta.get("pgsluice", {})
         return cls(**{each.name: said[each.name] for each in fields(cls) if each.name in said} | {"table": said.get("table", "")})
 
 
 @dataclass(frozen=True, slots=True)
 class FoundGeneration:
-    """An index as the server has it. ``is_read``: the alias is its. ``keeps_less`` says what makes it keep less of a document
-    than it was sent, "" for nothing."""
+    """An index as the server has it. ``is_read``: the alias is its. ``keeps_less`` is the setting that makes it keep
+    less of a document than it was sent, "" for none."""
 
     generation: Generation
     meta: IndexMeta
@@ -98,7 +99,8 @@ class FoundGeneration:
 
 
 class IndexCatalog:
-    """What the server has, and how it changes. Calls raise TransientError when the server does not answer, TerminalError."""
+    """The server's indexes, and their changes. Calls raise TransientError when the server does not answer,
+    TerminalError."""
 
     def __init__(
         self, connection: ServerConnection, settings: SearchSinkSettings, overrides: MappingFile, group: str = ""
@@ -129,8 +131,8 @@ class IndexCatalog:
         return sorted((each for each in found if each is not None), key=lambda each: each.generation.number)
 
     def current(self, table: Table) -> FoundGeneration | None:
-        """The generation that the table's changes go to: the one that is read. None before the first. This is the one place
-        that says which it is. Raises TerminalError when it is not ours to write."""
+        """Returns the generation that the table's changes go to: the one that is read. None before the first. Only this
+        method determines it. Raises TerminalError when it is another program's."""
         alias = self.alias(table)
         for _ in range(_LOOKS):
             if read := [each for each in self.generations(alias) if each.is_read]:
@@ -142,11 +144,11 @@ class IndexCatalog:
         raise TerminalError(f"'{alias}' is the alias of an index that is closed", "open the index again")
 
     def ensured(self, table: Table, *, may_add: bool = True, is_copied: bool = False) -> Generation:
-        """The current generation, which is made when there is none, and has a field for each of the table's columns. Raises
-        TerminalError for one that it lacks, unless fields may be added; where another had replaced it; and where there is none of
-        a table that ``is_copied``, for that had one."""
+        """Returns the current generation, which is created if necessary, with a field for each of the table's columns.
+        Raises TerminalError for a missing field, unless fields may be added; if another had replaced it; and for a
+        missing generation of a table that ``is_copied``, because that had one."""
         while True:
-            newest = self.newest(self.alias(table))  # before the look: what is made after it must not be followed by another
+            newest = self.newest(self.alias(table))  # before the read: an index created after it must not be followed by another
             found = self.current(table)
             if found is not None:
                 _check_not_replaced(found, newest)
@@ -162,8 +164,8 @@ class IndexCatalog:
                 return made
 
     def of_snapshot(self, table: Table, snapshot: str, *, is_whole_later: bool = False) -> Generation:
-        """The generation that rows of this copy go to; made when there is none. The first of a table is read from the beginning,
-        unless it ``is_whole_later``. Raises TerminalError."""
+        """Returns the generation for rows of this copy; creates it if necessary. The first of a table is read from the
+        beginning, unless it ``is_whole_later``. Raises TerminalError."""
         alias = self.alias(table)
         while True:
             there = self.generations(alias)
@@ -190,9 +192,9 @@ class IndexCatalog:
         altered: str = "",
         inherits: str = "",
     ) -> Generation | None:
-        """The generation after ``before``. What is not read at once is filled first. ``properties`` are its fields, unless they
-        are the table's; the rest is as ``IndexMeta`` has it. None when somebody else made it. Raises TransientError when one of
-        that name is closed, or the server has no room for another, TerminalError."""
+        """Creates the generation after ``before``. One that is not read at once is filled first. ``properties`` are its
+        fields, unless they are the table's; the rest is as in ``IndexMeta``. None when another task created it. Raises
+        TransientError when one of that name is closed, or the server has no room for another, TerminalError."""
         made = before.following
         aliases: dict[str, Any] = {made.write_alias: {}} | ({made.alias: {}} if is_read else {})
         mapping = self.mapping(table)
@@ -237,8 +239,8 @@ class IndexCatalog:
         return made
 
     def begin_reading(self, *news: FoundGeneration, replacing: Sequence[FoundGeneration] = ()) -> None:
-        """From now on, and at once, these are the ones that are read, and ``replacing`` are not. All that was written to them is
-        found by then. May be repeated."""
+        """Makes these the read ones, and ``replacing`` not, at once. All that was written to them is found by then. May
+        be repeated."""
         actions: list[dict[str, Any]] = []
         for found in news:
             name, alias = found.generation.name, found.generation.alias
@@ -254,18 +256,18 @@ class IndexCatalog:
         self._connection.ask("POST", "/_aliases", {"actions": actions})
 
     def note(self, found: FoundGeneration, meta: IndexMeta) -> None:
-        """What the index says of itself from now on."""
+        """Stores the metadata of the index."""
         self._connection.ask("PUT", f"/{path_of(found.generation.name)}/_mapping", {"_meta": meta.encode()})
 
     def of_table(self, oid: int) -> list[FoundGeneration]:
-        """Those of the source's table, under whichever names routes gave it."""
+        """Returns the generations of the source's table, under whichever names routes gave it."""
         named = (Generation.named(name) for name, meta in self.metas().items() if (meta.group, meta.oid) == (self._group, oid))
         aliases = {generation.alias for generation in named if generation is not None}
         there = [each for alias in sorted(aliases) for each in self.generations(alias)]
         return [each for each in there if (each.meta.group, each.meta.oid) == (self._group, oid)]
 
     def metas(self) -> dict[str, IndexMeta]:
-        """Of all indexes that may be of tables of this configuration, by name."""
+        """Returns the metadata of all indexes that may be of tables of this configuration, by name."""
         names = PLACEHOLDER.sub("*", self._settings.index).lower()
         path = f"/{path_of(names)}-*/_mapping?filter_path=*.mappings._meta.pgsluice"
         status, answer = self._connection.ask("GET", path, accepted=(_NOT_FOUND,))
@@ -274,13 +276,13 @@ class IndexCatalog:
         return {name: IndexMeta.decode(index["mappings"]["_meta"]) for name, index in answer.items()}
 
     def newest(self, alias: str) -> Generation:
-        """Of number 0 when there is none."""
+        """Returns the newest generation, number 0 if none exists."""
         there = self.generations(alias)
         return there[-1].generation if there else Generation(alias, 0)
 
     def remove(self, found: FoundGeneration) -> bool:
-        """Its documents are gone; nothing happens when it is not there. False while the server takes a snapshot of it and keeps
-        it: then it says of itself that it may go."""
+        """Removes the index, if it exists. False while the server takes a snapshot of it and keeps it: then its
+        metadata marks it as removable."""
         path = f"/{path_of(found.generation.name)}"
         status, answer = self._connection.send("DELETE", path, None, JSON)
         if status < 300 or status == _NOT_FOUND:
@@ -296,7 +298,7 @@ class IndexCatalog:
         self.add_properties(mapping.properties, found, may_add=may_add)
 
     def add_properties(self, wanted: Properties, found: FoundGeneration, *, may_add: bool = True) -> None:
-        """``add_fields`` by what they are to be."""
+        """Adds fields by their wanted properties."""
         missing = _missing_fields(wanted, found)
         if new := [name for name in missing if name not in found.properties and not may_add]:
             raise TerminalError(
@@ -317,27 +319,28 @@ class IndexCatalog:
             )
 
     def check_fields(self, table: Table) -> None:
-        """Raises TerminalError when the index, if it is there, does not fit the table."""
+        """Raises TerminalError when the index, if it exists, does not fit the table."""
         found = self.current(table)
         if found is not None:
             _missing_fields(self.mapping(table).properties, found)
 
     def _check_whole(self, made: Generation) -> None:
-        """Raises TerminalError for an index that by somebody's template keeps less than it is sent, and removes it."""
+        """Raises TerminalError for an index that keeps less than it is sent because of a template, and removes it."""
         for found in self.generations(made.alias):
             if found.generation == made and found.keeps_less:
                 self.remove(found)
                 check_keeps_all(found)
 
     def _check_open(self, made: Generation) -> None:
-        """Raises TransientError for an index that is there and, being closed, not among the generations."""
+        """Raises TransientError for an index that exists and, being closed, is not among the generations."""
         for _ in range(_LOOKS):
             if self.newest(made.alias).number >= made.number:
                 return
         raise TransientError(f"index '{made.name}' is closed", "open it again, or remove it", Cause.TARGET)
 
     def _is_free(self, alias: str) -> bool:
-        """False when a generation has it by now, which another task made. Raises TerminalError when it is not ours."""
+        """Returns False when a generation has it by now, which another task created. Raises TerminalError when it is
+        another program's."""
         status, answer = self._connection.ask("GET", f"/{path_of(alias)}", accepted=(_NOT_FOUND,))
         if status == _NOT_FOUND:
             return True
@@ -391,7 +394,7 @@ def _with_types_there(properties: Properties, put: Callable[[Properties], tuple[
 
 
 def _missing_fields(wanted: Properties, found: FoundGeneration) -> Properties:
-    """Returns the fields that the index does not have, or not as they are to be."""
+    """Returns the fields that the index lacks, or has with other properties."""
     for name, definition in wanted.items():
         there = found.properties.get(name) or definition
         is_type, would_be = there.get("type", "object"), definition.get("type", "object")

@@ -1,12 +1,12 @@
-"""Names of indexes, and the generations behind an alias.
+"""Names of indexes, and the generations of an alias.
 
-    shop_orders                   what people search: an alias of the newest generation that is whole
+    shop_orders                   the name for searches: an alias of the newest generation that is whole
     shop_orders-000001            a generation: an index
     shop_orders-000001-write      the alias that its documents are written by
 
 A table's documents are in one generation at a time. A new one takes over at once, by moving the alias. Writers name the
-generation that they mean, by an alias that goes with its index: what a task that was given up still sends after the change
-reaches no reader, and a missing index is never made by writing.
+generation that they mean, by an alias that goes with its index: late requests of an abandoned task reach no reader
+after the change, and a missing index is never made by writing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgsluice.worker.sinks.place_names import PlaceNames
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 
 WRITE = "-write"
-"""What the alias ends with that documents are written by."""
+"""Suffix of the alias that documents are written by."""
 
 _DIGITS = 6
 _LONGEST_NAME_BYTES = 255 - len("-000001-write")
@@ -56,7 +56,7 @@ class Generation:
 
     @classmethod
     def parse(cls, alias: str, name: str) -> Generation | None:
-        """None for an index that is none of the alias's."""
+        """Returns None for an index that is not the alias's."""
         number = name.removeprefix(f"{alias}-")
         if name == number or not number.isascii() or not number.isdigit() or len(number) < _DIGITS:
             return None
@@ -64,7 +64,8 @@ class Generation:
 
 
 def index_alias(table: Table, settings: SearchSinkSettings) -> str:
-    """What the table's documents are searched by. Raises TerminalError when the name cannot be one, or is not allowed."""
+    """Returns the alias for searches of the table's documents. Raises TerminalError when the name cannot be one, or is
+    not allowed."""
     name = _filled(settings.index, table).lower()
     if flaw := flaw_of_name(name, settings.allow_indexes):
         raise TerminalError(
@@ -94,7 +95,7 @@ def _filled(pattern: str, table: Table) -> str:
 
 
 def flaw_of_name(name: str, allowed: Sequence[str]) -> str:
-    """What keeps an index from being searched by it; "" for nothing."""
+    """Returns what keeps the name from being an alias; "" for nothing."""
     is_long = len(name.encode()) > _LONGEST_NAME_BYTES
     if _FORBIDDEN.search(name) or name.startswith(_BAD_BEGIN) or is_long or name != name.lower():
         return "is no name of an index"

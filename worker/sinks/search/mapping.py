@@ -1,22 +1,15 @@
-"""What a table's documents look like: a field for each column, and what makes its JSON.
+"""The mapping of a table's documents: a field for each column, and its converter to JSON.
 
-| PostgreSQL | field |
-|---|---|
-| int2, int4, int8, oid | ``long`` |
-| numeric(p ≤ 18, s ≤ 9) | ``scaled_float`` |
-| any other numeric | ``keyword`` with every digit, and ``.n``, a ``double``, to sort and compare |
-| float4, float8 | ``float``, ``double`` |
-| bool | ``boolean`` |
-| text, varchar, citext | ``text``, and ``.keyword`` up to 8,191 characters |
-| date, timestamp, timestamptz | ``date`` |
-| json, jsonb | ``flat_object`` (OpenSearch), ``flattened`` (Elasticsearch) |
-| inet, cidr | ``keyword``, and ``.ip`` |
-| vector(n) | ``knn_vector`` (OpenSearch), ``dense_vector`` (Elasticsearch) |
-| arrays | the field of their elements |
-| anything else | ``keyword``, searchable up to 8,191 characters |
+| PostgreSQL | field | |---|---| | int2, int4, int8, oid | ``long`` | | numeric(p ≤ 18, s ≤ 9) | ``scaled_float`` | |
+any other numeric | ``keyword`` with every digit, and ``.n``, a ``double``, to sort and compare | | float4, float8 |
+``float``, ``double`` | | bool | ``boolean`` | | text, varchar, citext | ``text``, and ``.keyword`` up to 8,191
+characters | | date, timestamp, timestamptz | ``date`` | | json, jsonb | ``flat_object`` (OpenSearch), ``flattened``
+(Elasticsearch) | | inet, cidr | ``keyword``, and ``.ip`` | | vector(n) | ``knn_vector`` (OpenSearch), ``dense_vector``
+(Elasticsearch) | | arrays | the field of their elements | | anything else | ``keyword``, searchable up to 8,191
+characters |
 
-A document whose key is no id has it in ``_key``; one with a value that no index takes (a leaf of a json that is too large, a
-vector of zeros) has the whole value in ``%whole``.
+A document whose key is no id has it in ``_key``; one with a value that no index accepts (a leaf of a json that is too
+large, a vector of zeros) has the whole value in ``%whole``.
 """
 
 from __future__ import annotations
@@ -38,10 +31,10 @@ WHOLE_FIELD = "%whole"
 """Has values that no index takes as they are, by their fields' names. No column's field has this name (``field_name``)."""
 LONGEST_KEYWORD = 8191  # characters of at most four bytes: Lucene's longest term has 32,766 bytes
 GC_DELETES = "10m"
-"""How long the server remembers the version of what was deleted: longer than any request of a task that was given up."""
+"""Time that the server remembers the version of a deleted document: longer than any late request of an abandoned task."""
 
 WHILE_FILLED: dict[str, Any] = {"number_of_replicas": 0, "refresh_interval": "-1"}
-"""Settings of an index that nobody reads yet."""
+"""Settings of an index that is not read yet."""
 
 _MOST_SCALED_DIGITS = 18  # of a signed number of 64 bits
 _MOST_SCALE = 9
@@ -81,7 +74,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class TableMapping:
-    """``fields`` are in the order of the table's columns."""
+    """``fields`` are sorted like the table's columns."""
 
     table: Table
     fields: tuple[Field, ...]
@@ -95,7 +88,7 @@ class TableMapping:
 
     @property
     def properties(self) -> Properties:
-        """As an index's mapping has them."""
+        """Returns the properties for an index's mapping."""
         key = {"type": "keyword", "index": False, "doc_values": False}
         own = {KEY_FIELD: key, WHOLE_FIELD: {"type": "object", "enabled": False}}
         return {field.name: field.definition for field in self.fields} | own
@@ -109,8 +102,9 @@ class TableMapping:
         properties: Properties | None = None,
         usual: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """What a new index is made with. ``filling``: nobody reads it before it is full, so it need not be searchable.
-        ``properties`` are its fields, unless they are the table's; ``usual`` are settings, unless the file says otherwise."""
+        """Returns the body of a new index. ``filling``: it is not read before it is full, so it need not be searchable.
+        ``properties`` are its fields, unless they are the table's; ``usual`` are settings, unless the file overrides
+        them."""
         own: dict[str, Any] = {"gc_deletes": GC_DELETES, "mapping.total_fields.limit": max(1000, 4 * len(self.fields))}
         return {
             "settings": {"index": own | dict(usual) | self.settings | (WHILE_FILLED if filling else {})},
@@ -120,7 +114,7 @@ class TableMapping:
 
     @property
     def settings_when_filled(self) -> dict[str, Any]:
-        """In the place of those of an index that is being filled; None is the server's default."""
+        """Returns settings that replace those of filling; None is the server's default."""
         return {name: self.settings.get(name) for name in WHILE_FILLED}
 
 
@@ -140,7 +134,7 @@ def _field(column: Column, override: dict[str, Any] | None, dialect: Dialect) ->
 
 
 def _overriding(column: Column, override: dict[str, Any], usual: Converter) -> Converter:
-    """How the values go into a field of another type."""
+    """Returns the converter of values for a field of another type."""
     kind = override["type"]
     name = base_type(column)
     if kind.endswith("_range"):
@@ -212,7 +206,7 @@ _MAKERS: dict[str, Callable[[], Usual]] = {
     **dict.fromkeys(("timestamp without time zone", "timestamp with time zone"), lambda: (dict(_DATE), values.timestamps)),
     **dict.fromkeys(("inet", "cidr"), lambda: (_address(), values.STRINGS)),
 }
-"""By the type's name as ``format_type`` says it, without its modifiers."""
+"""Fields by the type's name as ``format_type`` writes it, without its modifiers."""
 
 _NAMES = {
     16: "boolean",
@@ -234,11 +228,11 @@ _NAMES = {
     1700: "numeric",
     3802: "jsonb",
 }
-"""Of built-in types, by OID (pg_type.dat): what a domain is called says nothing."""
+"""Names of built-in types, by OID (pg_type.dat): a domain's name is no type's."""
 
 
 def base_type(column: Column) -> str:
-    """The type's name, of an array that of its elements; without modifiers, and without a schema."""
+    """Returns the type's name, for an array its elements'; without modifiers, and without a schema."""
     if column.type_oid in _NAMES:
         return _NAMES[column.type_oid]
     name = _MODIFIED.sub("", column.type_name.removesuffix("[]")).strip()
@@ -246,7 +240,8 @@ def base_type(column: Column) -> str:
 
 
 def usual_converter(column: Column) -> Converter:
-    """That of its values, of an array that of its elements, unless a file of mappings says otherwise. Servers do not differ."""
+    """Default converter for the column's type (arrays: the element type). A mapping file may override it. Same for
+    Elasticsearch and OpenSearch."""
     return _scalar(base_type(column), column.typmod, column.type_name.removesuffix("[]"), Dialect.OPENSEARCH)[1]
 
 

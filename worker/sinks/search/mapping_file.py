@@ -1,4 +1,4 @@
-"""The file of ``search-mapping``: fields and index settings that are not to be the usual ones.
+"""The file of ``search-mapping``: fields and index settings that differ from the defaults.
 
     tables:
       shop.orders:                        # or orders, shop.*, "*", order_*
@@ -7,7 +7,7 @@
           note: {type: text, analyzer: english}
           payload: {type: object, dynamic: "true"}
 
-What is said of a column takes the place of the whole field. Of several entries that match a table, later ones win.
+A column's entry replaces the whole field. Of several entries that match a table, later ones win.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MappingEntry:
 
 @dataclass(frozen=True, slots=True)
 class MappingFile:
-    """``path`` is "" when there is none."""
+    """``path`` is "" without a file."""
 
     path: str
     entries: tuple[MappingEntry, ...]
@@ -108,7 +108,8 @@ def _plain_mapping(mapping: YamlMapping, key: str) -> dict[str, Any]:
 
 
 def _typed(value: object) -> object:
-    """What YAML's texts mean for JSON: whole numbers, true and false; anything else stays text, which servers read as well."""
+    """Returns the JSON value of YAML's texts: whole numbers, true and false; anything else stays text, which servers
+    read as well."""
     match value:
         case dict():
             return {name: _typed(each) for name, each in value.items()}

@@ -1,4 +1,4 @@
-"""What the search sink is told."""
+"""The options of the search sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.sink_registry import SinkKind
 
 OPTIONS = "search"
-"""What the names of the options begin with."""
+"""Prefix of the names of the options."""
 
 
 def _urls(urls: tuple[str, ...]) -> tuple[str, ...]:
@@ -18,9 +18,10 @@ def _urls(urls: tuple[str, ...]) -> tuple[str, ...]:
 
 @settings
 class SearchSinkSettings:
-    """``urls`` are nodes of one cluster. ``user`` and ``api_key`` are "" for none, and the key goes before the user; ``ca_file``
-    is "" for what the machine trusts. ``index`` is a template; ``allow_indexes`` are patterns of what it may come to, empty for
-    anything. ``mapping_file`` is "" for none. ``batch_bytes`` bounds a request before it is compressed."""
+    """``urls`` are nodes of one cluster. ``user`` and ``api_key`` are "" for none, and the key goes before the user;
+    ``ca_file`` is "" for the machine's trusted authorities. ``index`` is a template; ``allow_indexes`` are patterns of
+    its permitted values, empty for anything. ``mapping_file`` is "" for none. ``batch_bytes`` bounds a request before
+    it is compressed."""
 
     urls: tuple[str, ...] = read(
         Option(

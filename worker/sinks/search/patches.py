@@ -1,14 +1,14 @@
-"""Documents whose rows came without values that an update left as they were: read, completed, stored again.
+"""Patches documents whose rows came without values that an update left unchanged: reads, completes and stores them.
 
-PostgreSQL does not send a large value that did not change, and a bulk update takes no version of ours. So the driver reads these
-documents, when every task of the batch is done, and stores them whole with the version of the change. That is safe: one
-worker writes an index at a time, what is newer than the change wins by its version, and what the tasks of this batch wrote
-is there. A document that is not there was deleted by a later change, which the server remembers, or nobody knows the
-value: that change is set aside.
+PostgreSQL does not send a large value that did not change, and a bulk update accepts no external version. So the driver
+reads these documents, when every task of the batch is done, and stores them whole with the version of the change. That
+is safe: one worker writes an index at a time, newer changes win by their version, and the documents of this batch's
+tasks are stored. A missing document was deleted by a later change, which the server remembers, or the value is unknown:
+that change is set aside.
 
-The worker may die anywhere in between, and its successor may cut what it does again into other batches and partitions. So a
-value is looked for under every key that its row had, and a key that its row left goes when the row is stored: of several, the
-one that was left last goes first. Of what is done then the rest can be done in any order, and again.
+The worker may die anywhere in between, and its successor may cut the changes into other batches and partitions. So a
+value is searched under every key that its row had, and a key that its row left goes when the row is stored: of several,
+the one that was left last goes first. The rest can then be done in any sequence, and again.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ MGET_DOCUMENTS = 100
 
 _FORBIDDEN = "security_exception"
 _LASTING = frozenset({"index_not_found_exception", "illegal_argument_exception"})
-"""What does not pass by itself. The second one is that of an alias which two indexes have."""
+"""Errors that are not transient. The second one is of an alias which two indexes have."""
 
 DocumentId = tuple[str, RowId]
 
 
 def read_size(settings: SearchSinkSettings) -> RequestSize:
-    """To be kept from delivery to delivery."""
+    """Returns the read size, to be kept from delivery to delivery."""
     return RequestSize(MGET_DOCUMENTS, timeout_s=settings.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDocument:
-    """``fields`` are those that were asked for, as far as it has them."""
+    """``fields`` are the requested ones, as far as it has them."""
 
     version: int
     fields: Fields
@@ -70,7 +70,8 @@ class PatchDelivery:
         self.mgets = 0
 
     def deliver(self, patches: Sequence[Patch], vacated: Sequence[Vacated]) -> list[Rejection]:
-        """Of one partition, in whose order those of the next ones follow. Returns those that cannot be applied."""
+        """Delivers the patches of one partition; partitions are delivered in sequence. Returns the ones that cannot be
+        applied."""
         left = {(each.target, former.id) for each in patches for former in each.former}
         moved = [each for each in patches if each.former or not each.missing or (each.target, each.id) in left]
         staying = [each for each in patches if each.former == () and each.missing and (each.target, each.id) not in left]
@@ -82,7 +83,7 @@ class PatchDelivery:
         return [rejection for _, rejection in refused]
 
     def _deliver(self, patches: Sequence[Patch]) -> list[tuple[Patch, Rejection]]:
-        """All are read before one is stored: it may be in the place of what another one comes from. Those that are go last."""
+        """Reads all before storing one: it may be in the place of another one's source. Deletes come last."""
         found = self._read([patch for patch in patches if patch.missing])
         left = {(patch.target, former.id) for patch in patches for former in patch.former}
         stored: tuple[list[Operation], list[Operation]] = [], []
@@ -117,8 +118,8 @@ class PatchDelivery:
         self._delivery.deliver([Operation(each.target, each.id, *each.at, None) for each in latest_first], in_turn=True)
 
     def _lost(self, unknown: Sequence[Patch]) -> list[Patch]:
-        """Those whose values nobody knows. A document that was deleted later is remembered: deleting it with the change's version
-        is refused then."""
+        """Returns the patches whose values are unknown. A document that was deleted later is remembered: deleting it
+        with the change's version is refused then."""
         stale = self._delivery.tally.stale_deletes
         stale.clear()
         self._delivery.deliver([Operation(patch.target, patch.id, *patch.at, None) for patch in unknown])
@@ -137,7 +138,7 @@ class PatchDelivery:
         return found
 
     def _read_some(self, asked: Sequence[tuple[DocumentId, tuple[str, ...]]]) -> dict[DocumentId, FoundDocument]:
-        """What was too much to be read at once is asked for in halves when the batch comes again."""
+        """Reads some documents; after too large a request halves are read when the batch comes again."""
         self.mgets += 1
         began_at = time.monotonic()
         try:
@@ -170,7 +171,7 @@ class PatchDelivery:
 
 
 def _check_given(said: dict[str, Any], rights_remedy: str) -> None:
-    """Raises for a document of which the server cannot say whether it is there: that one is not missing."""
+    """Raises for a document whose existence the server cannot determine: it must not be considered missing."""
     error = said.get("error")
     if not error:
         return
@@ -197,7 +198,7 @@ class Unpatched(enum.Enum):
 
 
 def _patched(patch: Patch, found: dict[DocumentId, FoundDocument]) -> bytes | Unpatched:
-    """Returns the document to store, or why there is none."""
+    """Returns the document to store, or the reason against it."""
     if not patch.missing:
         return document_of(patch.known)
     there = found.get((patch.target, patch.id))

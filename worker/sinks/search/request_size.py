@@ -1,19 +1,20 @@
-"""How much goes into a request: less after one that was too much for the server, slowly more while it answers in time.
+"""The size of requests: smaller after one that was too much for the server, slowly larger while it answers in time.
 
-Sent again as it was, a request that takes the server too long would take it too long for ever. So what a process has learned
+Sent again unchanged, a request that takes the server too long would take it too long each time. So the learned size
 outlives the batch.
 """
 
 from __future__ import annotations
 
 GROWTH = 1.05
-"""With each request that was answered soon. A size that is too large again costs a request every fourteen."""
+"""Growth with each request that was answered soon. A size that is too large again costs a request every fourteen."""
 SOON, LATE = 1 / 4, 1 / 2
-"""Of the time that a request has: what takes less may be more, what takes more is to be less."""
+"""Shares of a request's time limit: faster ones may grow, slower ones must shrink."""
 
 
 class RequestSize:
-    """Of requests with at most ``most_items`` and ``most_bytes``, each of which has ``timeout_s``. For one thread."""
+    """The size of requests with at most ``most_items`` and ``most_bytes``, each with ``timeout_s``. For a single
+    thread."""
 
     def __init__(self, most_items: int, most_bytes: int = 1 << 62, *, timeout_s: float) -> None:
         self._most_items = most_items
@@ -36,7 +37,7 @@ class RequestSize:
         self._share = max(1 / self._most_items, min(self._share, self._share_of(items, size) / 2))
 
     def note_answer(self, seconds: float, items: int, size: int = 0) -> None:
-        """A request was answered after so long. One that was much smaller than it may be tells nothing of larger ones."""
+        """Notes a request's answer time. One that was much smaller than allowed is no evidence for larger ones."""
         if seconds > LATE * self._timeout_s:
             self.note_refusal(items, size)
         elif seconds < SOON * self._timeout_s and self._share_of(items, size) > self._share / 2:

@@ -1,4 +1,4 @@
-"""What the receipt of a partition says: its documents are sent by then, but for what the driver has to see to."""
+"""The receipt of a partition: its documents are sent by then, except the work left to the driver."""
 
 from __future__ import annotations
 

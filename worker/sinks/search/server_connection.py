@@ -1,6 +1,6 @@
 """Requests to the search server, over one kept-alive connection to one of its nodes.
 
-What the server says of a request as a whole becomes one of our errors here; what it says of single documents is ``bulk``'s.
+The server's answer to a request as a whole becomes a PgsluiceError here; answers about single documents are ``bulk``'s.
 Reasons of the server quote values of rows, so none is handed on: errors name its status and the type of its error.
 """
 
@@ -25,10 +25,10 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
 BLOCK = "cluster_block_exception"
-"""Type of the error of an index that may not be written for now: a full disk, or what a person did."""
+"""Type of the error of an index that may not be written for now: a full disk, or an operator's block."""
 
 CLOSED = "index_closed_exception"
-"""The same of an index that a person closed, as one has to for some of its settings."""
+"""Type of the error of an index that an operator closed, as some of its settings require."""
 
 MOST_ANSWER_BYTES = 1 << 28
 """A hundred times what a node answers to a full request. Documents that were asked for at once may be more."""
@@ -44,7 +44,8 @@ Answered = tuple[int, bytes]
 
 
 class ServerConnection:
-    """Blocking; for one thread, but for ``abort``. Connects when it is asked first, to the nodes in turn when one fails."""
+    """Blocking; for a single thread, except ``abort``. Connects at the first request, to the nodes in turn when one
+    fails."""
 
     def __init__(self, settings: SearchSinkSettings, first: int = 0) -> None:
         """``first`` is the number of the node to begin with."""
@@ -71,8 +72,9 @@ class ServerConnection:
             raise TerminalError(f"the search server answered {method} {path} with something else than JSON", _NOT_IT) from None
 
     def send(self, method: str, path: str, body: bytes | None, content_type: str, *, is_bulky: bool = False) -> Answered:
-        """The server's answer, whatever it says. Raises TransientError when there is none. What ``is_bulky`` is not asked of
-        the next node as it stands when a node had no answer to it (OverloadError): it may be too much for that one too."""
+        """Returns the server's answer, whatever it is. Raises TransientError without one. A request that ``is_bulky``
+        is not sent unchanged to the next node when a node had no answer to it (OverloadError): it may be too much for
+        that one too."""
         headers = {"Content-Type": content_type, **self._authorization}
         if body is not None and len(body) >= _GZIP_FROM_BYTES:
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
@@ -95,7 +97,7 @@ class ServerConnection:
         raise MissingPrivilegeError(fact, self.rights_remedy)
 
     def abort(self) -> None:
-        """From any thread and for good: what is under way fails now."""
+        """Aborts from any thread and for good: requests under way fail now."""
         for node in self._nodes:
             node.abort()
 
@@ -147,7 +149,7 @@ def error_type(answer: bytes) -> str:
 
 
 def error_reason(answer: bytes) -> str:
-    """What the server says of the error, in words that may quote values of rows; "" when it says nothing."""
+    """Returns the server's description of the error, which may quote values of rows; "" without one."""
     return _of_error(answer, "reason")
 
 
@@ -161,13 +163,13 @@ def _of_error(answer: bytes, name: str) -> str:
 
 
 def denied_action(reason: str) -> str:
-    """The action that a server's reason says is not permitted, as its manual calls it; "" when it names none."""
+    """Returns the action that a server's reason names as not permitted, as in its manual; "" when it names none."""
     found = _ACTION.search(reason)
     return found[0] if found else ""
 
 
 def rights_remedy(settings: SearchSinkSettings) -> str:
-    """What the user lacks who may not do all that a worker does."""
+    """Returns the remedy for a user without all rights of a worker."""
     templates = (PLACEHOLDER.sub("*", settings.index).lower(), settings.schema_index)
     names = [f"{each.rstrip('*')}*" for each in templates if each]
     return (
@@ -212,7 +214,7 @@ class ConnectionPool:
         return connection
 
     def abort(self) -> None:
-        """From any thread and for good."""
+        """Aborts from any thread and for good."""
         with self._lock:
             self._is_aborted = True
             for connection in self._all:

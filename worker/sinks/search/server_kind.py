@@ -1,13 +1,11 @@
-"""The kinds of search servers, and what differs between them: pure.
+"""The kinds of search servers, and their differences: pure.
 
-| | OpenSearch | Elasticsearch |
-|---|---|---|
-| json | ``flat_object`` | ``flattened``, twenty levels deep unless the field says more |
-| vector(n) | ``knn_vector`` | ``dense_vector`` of at most 4,096 dimensions |
-| a document's vectors | given | from 9.2 on left out, unless its index or the request says otherwise |
+| | OpenSearch | Elasticsearch | |---|---|---| | json | ``flat_object`` | ``flattened``, twenty levels deep by default |
+| vector(n) | ``knn_vector`` | ``dense_vector`` of at most 4,096 dimensions | | a document's vectors | given | from 9.2
+on left out, unless its index or the request includes them |
 
-Neither has all types of fields by itself: modules and plugins bring some. A field of a type that a server does not have becomes
-what every server has: the documents are the same, and less of them can be searched.
+Neither has all types of fields built in: modules and plugins bring some. A field of a type that a server does not have
+becomes a type of every server: the documents are the same, and less of them can be searched.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ SUBSTITUTES: Mapping[str, Properties] = {
     "knn_vector": {"type": "float"},
     "dense_vector": {"type": "float"},
 }
-"""By the type that a server may lack."""
+"""Substitutes by the type that a server may lack."""
 
 _HIDES_VECTORS = 9, 2
 """The first version of Elasticsearch that leaves vectors out."""
@@ -45,15 +43,15 @@ class Dialect(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """``hides_vectors``: a document is given without its vectors, unless its index or the request says otherwise, in words that
-    other servers refuse."""
+    """``hides_vectors``: a document is returned without its vectors, unless its index or the request includes them, by
+    a parameter that other servers refuse."""
 
     dialect: Dialect
     hides_vectors: bool = False
 
     @classmethod
     def of(cls, version: Mapping[str, Any]) -> ServerKind:
-        """Returns the kind by what the server says of its version."""
+        """Returns the kind by the server's version."""
         if version.get("distribution") == "opensearch":
             return cls(Dialect.OPENSEARCH)
         numbers = re.match(r"(\d+)\.(\d+)", str(version.get("number", "")))
@@ -66,7 +64,7 @@ class ServerKind:
 
     @property
     def whole_source(self) -> dict[str, Any]:
-        """The part of a search, beside its query, that asks for all of each document."""
+        """The part of a search, in addition to its query, that requests all of each document."""
         return {"_source": {"exclude_vectors": False}} if self.hides_vectors else {}
 
 
@@ -86,14 +84,14 @@ _ADDED = ("ignore_malformed", "depth_limit")
 
 
 def is_missing(there: Properties | None, definition: Properties) -> bool:
-    """Whether the field is to be given to an index that has ``there`` in its place."""
+    """Returns whether an index that has ``there`` in its place needs the field."""
     if there is None or there.get("type") != definition.get("type"):
         return there is None
     return any(name in definition and there.get(name) != definition[name] for name in _ADDED)
 
 
 def stands_for(is_type: str, wanted: str) -> bool:
-    """Whether a field has the type that it is to have, or what it became where a server did not have that."""
+    """Returns whether a field has the type that it is to have, or what it became where a server did not have that."""
     return is_type in (wanted, SUBSTITUTES.get(wanted, {}).get("type", wanted))
 
 

@@ -46,7 +46,8 @@ from pgsluice.worker.sinks.search.writer import SearchWriter
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Delivery, Receipt
 
 REFUSALS_BEFORE_BLAME = 2
-"""Of one batch, at which the last change of a refused document is named. From then on it is the first: each pass costs."""
+"""Refusals of one batch after which the first change of a refused document is named, instead of the last one: each pass
+costs."""
 
 OUTCOMES = ("indexed", "deleted", "stale", "retried", "dead")
 
@@ -76,20 +77,20 @@ class SearchSink:
         self._is_replay = replayed_worker(settings.name) != settings.name
         """Dead letters of copied rows belong where the copy went."""
         self._epoch = time.time_ns()
-        """No other sink's: what tasks have kept of that one's is not ours."""
+        """Distinguishes sinks: data that tasks have kept of another one is not this one's."""
         self._emptied: dict[str, At] = {}
-        """Truncations of the batch in hand that are carried out, by target."""
+        """Truncations of the current batch that are carried out, by target."""
         self._refusals = 0
-        """How often the server refused documents of the batch in hand. What failed for a passing cause does not count."""
+        """Number of times that the server refused documents of the current batch, without failures for a passing cause."""
         self._outcomes: Counter[str] = Counter()
         self._bulk_seconds = Histogram(SECONDS)
         self._mgets = 0
         self._policies = Policies.parse(settings.ddl, settings.ddl_policy)
         self._group = settings.group
         self._given: list[Given] = []
-        """Definitions of the batch in hand."""
+        """Definitions of the current batch."""
         self._altered: AlteredBatch | None = None
-        """The batch in hand, when they are carried out."""
+        """The current batch, when they are carried out."""
         self._pulse = Pulse()
         self._halted = threading.Event()
 
@@ -101,7 +102,7 @@ class SearchSink:
         return [self._search.ca_file] if self._search.ca_file else []
 
     def open(self) -> Applied:
-        """Looks the nodes up, and asks one of them what it is."""
+        """Resolves the nodes, and asks one of them for its version."""
         for url in self._search.urls:
             receiver = Receiver.parse(url, OPTIONS)
             addresses = allowed_addresses(receiver, AllowedHosts.parse(self._search.allow_hosts, OPTIONS))
@@ -128,7 +129,7 @@ class SearchSink:
         self._applied = applied
 
     def writer(self) -> SearchWriter:
-        """What was copied takes over before changes come: they may, when ``finish_copy`` was not called yet."""
+        """Returns the writer. Copies take over before changes come: they may, when ``finish_copy`` was not called yet."""
         self._take_over()
         blames_first = self._refusals >= REFUSALS_BEFORE_BLAME
         guide = Guide(self._overrides, self._group, self._epoch, self._is_replay, self._copied)
@@ -169,7 +170,7 @@ class SearchSink:
         return applied
 
     def finish_copy(self) -> None:
-        """Also while a batch of other tables is committed."""
+        """Lets copies take over, also while a batch of other tables is committed."""
         self._take_over()
 
     def tick(self) -> None:
@@ -192,7 +193,7 @@ class SearchSink:
         self._positions.close()
 
     def collect(self) -> list[Sample]:
-        """What happened since the sink was made."""
+        """Returns the samples since the sink was made."""
         return [
             *(metrics.SEARCH_ITEMS.at(self._outcomes[outcome], outcome) for outcome in OUTCOMES),
             metrics.SEARCH_NULLED.at(self._outcomes["nulled"]),
@@ -201,7 +202,7 @@ class SearchSink:
         ]
 
     def _new_catalog(self) -> IndexCatalog:
-        """For the calling thread."""
+        """Returns a catalog for the calling thread."""
         assert self._pool is not None, "open comes first"
         return IndexCatalog(self._pool.mine(), self._search, self._overrides, self._group)
 
@@ -235,13 +236,13 @@ class SearchSink:
         self._altered = AlteredBatch(sequences, tables)
 
     def _wait(self, error: TransientError) -> None:
-        """For what keeps an index from being rebuilt; what delivers has waited long before it said so."""
+        """Waits when an index cannot be rebuilt; a delivery has waited long before it raises."""
         if self._halted.is_set():
             raise error
         self._pulse.waits(error)
 
     def _empty(self, done: Sequence[SearchReceipt]) -> None:
-        """Of several truncations of a table the last one counts."""
+        """Empties tables; of several truncations of a table only the last one is carried out."""
         assert self._catalog is not None, "open comes first"
         last = {self._catalog.alias(each.table): each for receipt in done for each in receipt.emptyings}
         for emptying in last.values():
@@ -252,7 +253,7 @@ class SearchSink:
             raise WriteAgain
 
     def _replace(self, done: Sequence[SearchReceipt]) -> None:
-        """With what a pipeline's run read that is whole now."""
+        """Replaces rows by those of a pipeline's completed run."""
         for receipt in done:
             for table, snapshot in receipt.replaced:
                 self._generations.replace(table, snapshot)

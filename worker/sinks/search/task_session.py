@@ -1,6 +1,6 @@
-"""What a process keeps from task to task: connections, how much the server takes at once, where each table's documents go.
+"""A process's state from task to task: connections, the size of requests, the destination of each table's documents.
 
-Where they go is asked for once, and again when the driver has made a new generation (``epoch``).
+Destinations are read once, and again when the driver has created a new generation (``epoch``).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _KEPT_FORMS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """What a task is told of where documents go. ``epoch`` changes with the generations that tasks are to write to;
-    ``is_replay``: its changes are dead letters, which may be older than the index. Tables of the oids ``copied`` have an index,
-    for all that was copied of them was written before this process began."""
+    """A task's information about destinations of documents. ``epoch`` changes with the generations that tasks must
+    write to; ``is_replay``: its changes are dead letters, which may be older than the index. Tables of the oids
+    ``copied`` have an index, because all their copied rows were written before this process began."""
 
     overrides: MappingFile
     group: str = ""
@@ -37,7 +37,7 @@ class Guide:
 
 
 class TaskSession:
-    """For one thread."""
+    """The session of a single thread."""
 
     def __init__(self, settings: SearchSinkSettings) -> None:
         self._settings = settings
@@ -52,14 +52,15 @@ class TaskSession:
         return BulkDelivery(self._settings, self._pool, self._threads, self._size)
 
     def store_history(self, group: str, definitions: list[Defined]) -> None:
-        """Where somebody wants it."""
+        """Stores the history of definitions, if configured."""
         name = self._settings.schema_index
         if name and definitions:
             store_history(self._pool.mine(), self.delivery(), name, group, definitions)
 
     def form_of(self, table: Table, guide: Guide, snapshot: str = "", *, is_whole_later: bool = False) -> DocumentForm:
-        """Of the table's changes, or of its rows in ``snapshot``, which nobody may read yet if they are ``is_whole_later``. Makes
-        the generation where there is none, and fields that its index lacks. Raises as ``IndexCatalog``."""
+        """Returns the form of documents of the table's changes, or of its rows in ``snapshot``, which must not be read
+        yet if they are ``is_whole_later``. Creates a missing generation, and fields that its index lacks. Raises as
+        ``IndexCatalog``."""
         self._forget_before(guide.epoch)
         form = self._forms.get((table, snapshot))
         if form is None:
@@ -72,7 +73,8 @@ class TaskSession:
         return form
 
     def altered_form(self, table: Table, guide: Guide, alias: str, steps: tuple[AlterationStep, ...]) -> DocumentForm:
-        """Of rows that stand before ``steps``, for the index that is read by ``alias``, which is made already."""
+        """Returns the form of rows that come before ``steps``, for the index that is read by ``alias``, which exists
+        already."""
         self._forget_before(guide.epoch)
         key = table, alias, steps[0].at
         form = self._altered_forms.get(key)
@@ -93,16 +95,16 @@ class TaskSession:
             self.forget()
 
     def forget(self) -> None:
-        """What was found: it may have changed."""
+        """Forgets destinations: they may have changed."""
         self._forms.clear()
         self._altered_forms.clear()
 
     def field_names(self) -> frozenset[str]:
-        """Of all documents that were made."""
+        """Names of the fields of all documents made so far."""
         return frozenset(name for form in self._all_forms() for name in form.field_names)
 
     def nulled(self) -> int:
-        """How many values were left out since the call before."""
+        """Returns the number of values left out since the call before."""
         return sum(_take(form.nulled) for form in self._all_forms())
 
     def _all_forms(self) -> list[DocumentForm]:
@@ -115,7 +117,7 @@ def _take(count: list[int]) -> int:
 
 
 _sessions: list[tuple[SearchSinkSettings, TaskSession]] = []
-"""Of this process: one at most."""
+"""This process's session, one at most."""
 
 
 def process_session(settings: SearchSinkSettings) -> TaskSession:

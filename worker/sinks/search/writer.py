@@ -69,7 +69,7 @@ class SearchWriter:
         yield receipt_of(delivery.tally, session.nulled(), rejections=refused, **left).encode()
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
-        """The same for rows of a snapshot. A table that is copied again fills a generation that nobody reads yet."""
+        """Writes rows of a snapshot. A table that is copied again fills a generation that is not read yet."""
         session, guide = process_session(self.settings), replace(self.guide, copied=frozenset())
         delivery = session.delivery()
         filled: set[str] = set()
@@ -108,7 +108,8 @@ class _Forms:
 
 
 def copied_operations(form: DocumentForm, rows: CopiedRows) -> list[Operation]:
-    """Of a copy they are older than every change of the table: its changes begin at the LSN of the snapshot."""
+    """Returns the operations. A copy's are older than every change of the table: its changes begin at the LSN of the
+    snapshot."""
     changes = as_changes(rows)
     version = rows.mark.version or max(0, snapshot_lsn(rows.snapshot) - 1)
     ordinals = [copied_position(rows.sequence, row).ordinal for row in changes.change_indexes]
@@ -128,14 +129,14 @@ def copied_operations(form: DocumentForm, rows: CopiedRows) -> list[Operation]:
 
 
 def generation_of(rows: CopiedRows) -> str:
-    """What the generation is known by that the rows go to, "" for the one that is read."""
+    """Returns the identity of the rows' generation, "" for the one that is read."""
     if not rows.mark.run:
         return rows.snapshot
     return f"{rows.snapshot}-{rows.mark.run}-{rows.mark.version}" if rows.mark.replaces else ""
 
 
 def snapshot_lsn(snapshot: str) -> int:
-    """The LSN that the snapshot's id begins with; 0 for one that does not."""
+    """Returns the LSN that the snapshot's id begins with; 0 without one."""
     match = _SNAPSHOT.fullmatch(snapshot)
     return int(match[1], 16) if match else 0
 
@@ -147,9 +148,9 @@ def rejections_of(refused: Sequence[Refused], session: TaskSession, fold: Docume
 
 
 def rejection_of(refused: Refused, fields: frozenset[str], fold: DocumentFold | None) -> Rejection:
-    """``fields`` are those that indexes have: the server's reason may name what only a value of a row holds."""
+    """``fields`` are the indexes' field names: the server's reason may name a part of a row's value."""
     operation, answer = refused
-    field_name = answer.field.partition(".")[0]  # a field of a field has what it is called of ours
+    field_name = answer.field.partition(".")[0]  # a field of a field belongs to the top-level field
     about = f", field '{field_name}'" if field_name in fields else ""
     reason = answer.refusal(about)
     at = At(operation.version, operation.ordinal)

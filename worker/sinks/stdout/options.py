@@ -1,4 +1,4 @@
-"""What the stdout sink is told."""
+"""The options of the stdout sink."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgsluice.worker.sinks.sink_registry import SinkKind
 
 @settings
 class StdoutSinkSettings:
-    """``lines`` says what is written."""
+    """``lines`` determines the output."""
 
     lines: LineSettings = part(LineSettings)
 

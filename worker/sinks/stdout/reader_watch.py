@@ -1,7 +1,7 @@
-"""What the process's pulse is told of whoever reads standard output: that it takes lines, or that it is waited for.
+"""Reports the reader of standard output to the process's pulse: that it takes lines, or that it is waited for.
 
-A write returns when the reader has taken what was written, however long that takes it. The thread that writes can say nothing
-meanwhile, so another one does.
+A write returns when the reader has taken the text, however long that takes. The writing thread is blocked meanwhile, so
+another one reports.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.process.pulse import Pulse
 
 PATIENCE_S = 2.0
-"""A reader that takes its time for each line is none that is waited for."""
+"""A reader that is slow with each line is not reported as waited for."""
 
 
 class ReaderWatch:
-    """One thread writes; any may ``tell``. ``pulse`` is the process's, or one that nobody looks at."""
+    """One thread writes; any may ``tell``. ``pulse`` is the process's, or an unused one."""
 
     def __init__(self) -> None:
         self.pulse = Pulse()
         self._lock = threading.Lock()
         self._since: float | None = None
-        """When something was taken last, by the monotonic clock; None while nothing is written."""
+        """Time of the last progress, by the monotonic clock; None while nothing is written."""
         self._is_told = False
 
     @contextmanager
@@ -45,7 +45,7 @@ class ReaderWatch:
             self._note_taken()
 
     def tell(self) -> None:
-        """To be called now and then."""
+        """Reports a long wait; call it periodically."""
         with self._lock:
             if self._since is not None and time.monotonic() - self._since >= PATIENCE_S:
                 fact = "the reader of standard output takes no more lines"

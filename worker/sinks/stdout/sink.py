@@ -1,10 +1,10 @@
 """The stdout sink: one JSON line for each copied row and each change on standard output, at least once.
 
-``LineEncoding`` says what is in a line.
+``LineEncoding`` makes the lines.
 
-The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them again
-at the next start; a batch that is tried again by the same process is not printed twice. A process that is killed may leave
-its last line torn: a line is whole when its line feed is there.
+The lines of a batch are handed to the operating system before the position moves, so a crash in between prints them
+again at the next start; a batch that is tried again by the same process is not printed twice. A process that is killed
+may leave its last line torn: a line is whole if it has its line feed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StdoutSink:
         return self._writer
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:
-        """Raises ConsumerGoneError when nobody reads the output any more; the position stays where it was."""
+        """Raises ConsumerGoneError when the output has no reader any more; the position stays where it was."""
         applied = self._applied
         for receipt in receipts:
             if not self._written.covers(receipt):

@@ -1,7 +1,7 @@
-"""Serving receivers that do not go with the worker: the stream is read again for each, from where it is.
+"""Serves receivers that lag behind the worker: reads the stream again for each, from its position.
 
-A few threads take turns at one request for each receiver. One that fails waits longer after each time. One that has come to where
-the worker is waits there until it may go with it again, or until the worker has moved on.
+A few threads take turns at one request for each receiver. One that fails waits longer after each time. One that has
+caught up with the worker waits there until it can join it again, or until the worker has moved on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
 
 _READING_PAUSE_S = 1.0
 _HARD_READING_PAUSE_S = 30.0
-"""What is wrong will stop the worker itself, or is of another time."""
+"""Pause after a reading error that will stop the worker itself, or is outdated."""
 
 log = telemetry.logger(__name__)
 
@@ -39,8 +39,8 @@ class _Read(NamedTuple):
 
 
 class CatchingUp:
-    """``lock`` is that of the live pass, which guards all subscribers; ``applied`` says up to which message the worker has
-    come."""
+    """``lock`` is the live pass's, which guards all subscribers; ``applied`` returns the message up to which the worker
+    has come."""
 
     def __init__(
         self, lock: threading.Condition, dispatch: Dispatch, blocks: EventBlocks, size: RequestSize, applied: Callable[[], int]
@@ -56,7 +56,8 @@ class CatchingUp:
         self._timer = Timer(self._put)
 
     def schedule(self, subscriber: Subscriber, pause_s: float = 0.0) -> None:
-        """It has its turn, once the pause is over; nothing happens when it waits for one or is not BEHIND. The lock is held."""
+        """Queues a subscriber for its turn, once the pause is over; ignores one that is queued or not BEHIND. The lock
+        is held."""
         if subscriber.is_scheduled or subscriber.standing is not Standing.BEHIND or subscriber.sent_at is not None:
             return
         subscriber.is_scheduled = True
@@ -152,7 +153,8 @@ class CatchingUp:
         return _Read(requests, block.through if end is None else through, end)
 
     def _note_read(self, subscriber: Subscriber, read: _Read) -> None:
-        """What is before a message that its rules cannot be applied to is delivered first: that is read again then."""
+        """Notes a read. Requests before a message that its rules cannot be applied to are delivered first: that is read
+        again then."""
         if not read.requests:
             subscriber.sequence = read.through
             match read.end:
@@ -169,7 +171,7 @@ class CatchingUp:
 
 
 class Timer:
-    """Calls ``due`` with what was given to ``after``, when it is time, on a thread of its own; again when ``due`` fails."""
+    """Calls ``due`` with the argument of ``after``, when it is time, on a separate thread; again when ``due`` fails."""
 
     def __init__(self, due: Callable[[Subscriber], None]) -> None:
         self._due = due

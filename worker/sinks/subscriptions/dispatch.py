@@ -1,7 +1,7 @@
-"""Threads that do what blocks: a bounded number, made when there is work and ended when there was none for a while.
+"""Threads for blocking work: a limited number, created when there is work and ended when there was none for a while.
 
-Work that takes too long can be left to its thread: then another thread may take that one's place, so that a receiver that does
-not answer takes nobody's turn but its own.
+Work that takes too long can be left to its thread: then another thread may take that one's place, so that a receiver
+that does not answer blocks only its own turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = telemetry.logger(__name__)
 
 
 class Dispatch:
-    """Work begins in the order in which it was put. At most ``threads`` are at work, beside those that were left."""
+    """Work begins in the sequence of ``put``. At most ``threads`` are at work, in addition to left ones."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._name = name
@@ -35,8 +35,8 @@ class Dispatch:
         self._is_closed = False
 
     def put(self, work: Work) -> None:
-        """Nothing happens when this is closed. Raises RuntimeError, and has not taken ``work``, when no thread can be started and
-        none is there."""
+        """Queues work, unless this is closed. Raises RuntimeError, and has not taken ``work``, when no thread can be
+        started and none exists."""
         with self._changed:
             if self._is_closed:
                 return
@@ -50,10 +50,10 @@ class Dispatch:
             self._changed.notify()
 
     def leave(self) -> None:
-        """One of the threads is at work that nobody waits for any more; whoever does that work calls ``come_back``."""
+        """Leaves one of the threads to work that nothing waits for any more; that work calls ``come_back``."""
         with self._changed:
             self._left += 1
-            with contextlib.suppress(RuntimeError):  # those that are there go on
+            with contextlib.suppress(RuntimeError):  # existing threads continue
                 self._hire()
 
     def come_back(self) -> None:
@@ -61,7 +61,7 @@ class Dispatch:
             self._left -= 1
 
     def close(self, timeout_s: float) -> None:
-        """What is ready is not begun; waits for what is under way."""
+        """Drops queued work; waits for work under way."""
         with self._changed:
             self._is_closed = True
             self._ready.clear()

@@ -1,7 +1,7 @@
 """Events of messages that the live pass has passed, read from the stream again.
 
-Messages are read in blocks that begin at the same places for everybody, and the newest blocks are kept: receivers that are behind
-by about the same, and see the same, share them.
+Messages are read in blocks that begin at the same places for all receivers, and the newest blocks are kept: receivers
+with about the same lag, and the same view, share them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class EventBlocks:
         self.messages_read = 0
 
     def after(self, sequence: int, last: int, view: EventView | None) -> EventBlock:
-        """What follows message ``sequence``, up to ``last`` at most, as everybody and those of ``view`` see it. Raises
-        MissingMessagesError, TransientError, and what reading raises. May return messages that begin earlier."""
+        """Returns the block after message ``sequence``, up to ``last`` at most, with the common events and those of
+        ``view``. Raises MissingMessagesError, TransientError, and what reading raises. May return messages that begin
+        earlier."""
         first = sequence // BLOCK_MESSAGES * BLOCK_MESSAGES + 1
         wanted = first, min(last, first + BLOCK_MESSAGES - 1), view
         with self._readers:
@@ -57,7 +58,7 @@ class EventBlocks:
             return block
 
     def forget(self) -> None:
-        """The stream counts anew."""
+        """Forgets blocks when the stream is numbered again."""
         with self._lock:
             self._kept.clear()
             self._bytes = 0

@@ -1,4 +1,4 @@
-"""Who wants an event: found by its schema, table and kind, however many subscriptions there are."""
+"""The subscribers of an event: found by its schema, table and kind, however many subscriptions there are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pgsluice.worker.sinks.subscriptions.event_writer import Event, EventKind, M
 from pgsluice.worker.sinks.subscriptions.subscriber import Subscriber
 
 Share = list[bytes] | Unworkable | Unseen
-"""The events of a message that somebody wants, in order, or why they are not known."""
+"""The events of a message for a subscriber, in order, or why they are not known."""
 
 
 class EventIndex:
-    """Of subscribers that do not change."""
+    """An index of subscribers that do not change."""
 
     def __init__(self, subscribers: Iterable[Subscriber]) -> None:
         by_view: dict[bytes | None, list[Subscriber]] = {}
@@ -31,7 +31,7 @@ class EventIndex:
 
 
 class _ViewIndex:
-    """Of those who see the same."""
+    """An index of subscribers with the same view."""
 
     def __init__(self, subscribers: Sequence[Subscriber]) -> None:
         self._subscribers = subscribers
@@ -57,7 +57,7 @@ class _ViewIndex:
         yield from shares.items()
 
     def concerned(self, events: Sequence[Event]) -> Iterator[Subscriber]:
-        """Those whose rules may make something that they want of these events: they may make one kind of another."""
+        """Yields subscribers whose rules may make an event that they want of these events: rules can change the kind."""
         tables = {event.kind[:2] for event in events}
         for subscriber in self._subscribers:
             if any(is_about(subscriber, *table) for table in tables):
@@ -71,7 +71,7 @@ class _ViewIndex:
 
 
 def _patterns(kind: EventKind) -> Iterator[EventKind]:
-    """What subscriptions may say that means it."""
+    """All filter values that match this event kind (exact and wildcard)."""
     for schema in (kind.schema, ""):
         for table in (kind.table, ""):
             yield EventKind(schema, table, kind.event)
@@ -83,7 +83,7 @@ def is_about(subscriber: Subscriber, schema: str, table: str) -> bool:
 
 
 def share_of(subscriber: Subscriber, message: MessageEvents) -> Share:
-    """What one subscriber wants of the message."""
+    """Returns the events of the message for one subscriber."""
     seen: Seen = message.seen(subscriber.view_digest)
     if isinstance(seen, list):
         return [

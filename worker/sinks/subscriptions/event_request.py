@@ -1,9 +1,10 @@
 """Requests to one receiver: which events travel together, the body, its id.
 
-A request holds the events of whole messages, so that where a receiver is can be said by a message's sequence. Only a message with
-more events than a request may hold is cut. The body is a JSON array. The id names the subscription, the first and the last event,
-and a digest of the body: the same request has the same id whenever it is sent again. After a crash events may come again cut into
-other requests: what tells one event from all others is its ``position``, with ``schema`` and ``table``.
+A request holds the events of whole messages, so that a message's sequence is a receiver's position. Only a message with
+more events than a request can contain is cut. The body is a JSON array. The id names the subscription, the first and
+the last event, and a digest of the body: the same request has the same id whenever it is sent again. After a crash
+events can come again cut into other requests: the identity of an event is its ``position``, with ``schema`` and
+``table``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class RequestSize(NamedTuple):
 
 
 class OpenRequest:
-    """Gathers the events of messages for one receiver, which has everything up to ``through``."""
+    """Gathers the events of messages for a single receiver, which has everything up to ``through``."""
 
     def __init__(self, size: RequestSize, through: int) -> None:
         self._size = size
@@ -65,11 +66,11 @@ class OpenRequest:
 
     @property
     def open_bytes(self) -> int:
-        """Of what is not in a request yet."""
+        """Size of events that are not in a request yet."""
         return self._bytes
 
     def flush(self) -> Iterator[EventRequest]:
-        """What is left."""
+        """Yields the rest as a request."""
         if self._texts:
             yield EventRequest(self._take(), self._through)
 

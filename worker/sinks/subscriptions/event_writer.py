@@ -1,10 +1,10 @@
-"""Events on their way from a task to the driver: lines of JSON, and of which table and kind each is.
+"""Events on their way from a task to the driver: lines of JSON, each with its table and kind.
 
-A receipt's body begins with the digests of the views that the task knew (their number, then each). A row of sections follows: for
-each message that has events one of what everybody sees, then one for each view whose rules touch it, where that is another thing.
-A section is a header (sequence, digest of the view or zeros, number of events, length of the text that follows), that text in
-JSON (the list of kinds; why the view cannot be worked out; null where it is too much to be handed over), for each event the
-number of its kind and its length, then their text. Integers are little-endian.
+A receipt's body begins with the digests of the views that the task knew (their number, then each). A row of sections
+follows: for each message with events one with the common events, then one for each view whose rules touch it, if its
+events differ. A section is a header (sequence, digest of the view or zeros, number of events, length of the text that
+follows), that text in JSON (the list of kinds; why the view cannot be worked out; null if it is too large to be handed
+over), for each event the number of its kind and its length, then their text. Integers are little-endian.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Unworkable(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """What a view is of a message is not here: it has to be read from the stream for this view."""
+    """The events of a view are missing here: they have to be read from the stream for this view."""
 
 
 Seen = list[Event] | Unworkable | Unseen
@@ -67,8 +67,8 @@ Seen = list[Event] | Unworkable | Unseen
 
 @dataclass(slots=True)
 class MessageEvents:
-    """The events of one message, in order, as everybody sees them. ``views`` are those that differ, by digest; ``known`` are the
-    digests of all that were asked for."""
+    """The events of one message, in order, without subscribers' rules. ``views`` are the ones that differ, by digest;
+    ``known`` are the digests of all requested views."""
 
     sequence: int
     events: list[Event]
@@ -76,7 +76,7 @@ class MessageEvents:
     known: frozenset[bytes]
 
     def seen(self, digest: bytes | None) -> Seen:
-        """By those of one view; None: by those who brought no rules."""
+        """Returns the events of a view; None: of subscribers without rules."""
         if digest is None:
             return self.events
         return self.views.get(digest, self.events) if digest in self.known else Unseen()
@@ -84,7 +84,7 @@ class MessageEvents:
 
 @dataclass(frozen=True, slots=True)
 class EventWriter:
-    """Of copied rows there are no events. ``views`` are worked out beside what everybody sees."""
+    """Encodes events; copied rows have none. ``views`` are computed in addition to the common events."""
 
     views: Sequence[EventView] = ()
 
@@ -113,8 +113,8 @@ class EventWriter:
         return pieces
 
     def _viewed(self, message: MessageChanges, view: EventView, names: Mapping[int, TableName], left_s: float) -> list[bytes]:
-        """Returns the events of one view. A view that is too much together with others is not wrong by itself: the message is
-        read again for this view alone."""
+        """Returns the events of one view. A view that is too much together with others is no error: the message is read
+        again for this view alone."""
         try:
             seen = view.apply(message, names, left_s)
         except RulesFailedError as error:

@@ -1,9 +1,9 @@
-"""The one pass over the stream for all receivers that keep up.
+"""The one pass through the stream for all receivers that keep up.
 
-A batch is handed to all of them at once; it is done when each has accepted its events, or has left the pass. A receiver leaves
-when it fails, or when a request takes longer than the others are to wait. What it has not accepted by then it gets from the
-stream (``catching_up``), so nothing of it is kept, and what waits in memory for a receiver is bounded: the batch waits while it
-has enough.
+A batch is handed to all of them at once; it is done when each has accepted its events, or has left the pass. A receiver
+leaves when it fails, or when a request takes longer than the others should wait. It gets unaccepted events from the
+stream (``catching_up``), so none are kept, and the memory for a receiver is limited: the batch waits while it has
+enough.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pgsluice.worker.sinks.subscriptions.event_request import EventRequest, Open
 from pgsluice.worker.sinks.subscriptions.event_writer import MessageEvents
 from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
 
-MOST_WAITING_EVENTS = 2000  # for one receiver: all receivers share the same text, so this is a bound on lists
+MOST_WAITING_EVENTS = 2000  # of one receiver: all receivers share the same text, so this limits the lists
 MOST_OWN_BYTES = 64 * 1024 * 1024
-"""Waiting in memory for all receivers whose rules make texts of their own."""
+"""Limit of memory for waiting texts that receivers' own rules made."""
 _LOOK_INTERVAL_S = 0.05
 
 Left = Callable[[Subscriber, float], None]
-"""Told who left the pass, and how long to let it rest; with the lock held."""
+"""Called with a subscriber that left the pass, and how long to let it rest; with the lock held."""
 
 
 class LivePass:
-    """``begin``, ``take`` and ``finish`` are called by one thread, for one batch after the other. ``lock`` guards all
+    """``begin``, ``take`` and ``finish`` are called by a single thread, batch by batch. ``lock`` guards all
     subscribers."""
 
     def __init__(self, dispatch: Dispatch, size: RequestSize, patience_s: float, on_left: Left) -> None:
@@ -76,7 +76,7 @@ class LivePass:
                     subscriber.sequence = max(subscriber.sequence, sequence)
 
     def give_up(self) -> None:
-        """The batch comes again: what was not sent is dropped. What was accepted is passed over then."""
+        """Aborts the batch, which comes again: drops unsent events. Accepted ones are skipped then."""
         with self.lock:
             self._open = {}
             for subscriber in list(self._busy):
@@ -89,17 +89,17 @@ class LivePass:
 
     @property
     def left(self) -> int:
-        """How many of the batch's members do not go with it any more."""
+        """Number of the batch's members that have left it."""
         return sum(member.standing is not Standing.LIVE for member in self._members)
 
     def halt(self) -> None:
-        """From any thread, and for good."""
+        """Halts, from any thread, and for good."""
         with self.lock:
             self._is_halted = True
             self.lock.notify_all()
 
     def drop(self, subscriber: Subscriber) -> None:
-        """It does not go with the others any more; the lock is held, and its standing says how it is."""
+        """Removes a subscriber from the pass; the lock is held, and its standing is set already."""
         if subscriber in self._busy and subscriber.sent_at is not None:
             self._dispatch.leave()
         self._busy.discard(subscriber)
@@ -113,14 +113,15 @@ class LivePass:
             self._queue(subscriber, request)
 
     def _step_out(self, subscriber: Subscriber) -> None:
-        """What its rules make of a message is not at hand, or is nothing: the stream is read for it."""
+        """Takes a subscriber out of the pass: its view of a message is not available, or failed, so the stream is read
+        for it."""
         with self.lock:
             if subscriber.standing is Standing.LIVE:
                 subscriber.step_out()
                 self._let_go(subscriber, 0.0)
 
     def _flush(self) -> None:
-        """What is open is queued."""
+        """Queues open requests."""
         for subscriber, open_request in self._open.items():
             for request in open_request.flush():
                 self._queue(subscriber, request)
@@ -169,10 +170,10 @@ class LivePass:
             self._on_left(subscriber, pause_s)
 
     def _deliver(self, subscriber: Subscriber) -> None:
-        """Sends the first request that waits, in a thread of its own."""
+        """Sends the first request that waits, in a separate thread."""
         with self.lock:
             if subscriber.sent_at is not None:
-                return  # another turn of its is under way, from before the batch was given up
+                return  # another turn of its is under way, from before the batch was aborted
             if subscriber.standing is not Standing.LIVE or not subscriber.pending or self._is_halted:
                 self._busy.discard(subscriber)
                 self.lock.notify_all()

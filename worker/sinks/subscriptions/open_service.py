@@ -1,4 +1,4 @@
-"""What a sink for subscriptions holds between ``open`` and ``close``: threads, receivers, and what is kept of them."""
+"""The state of a sink for subscriptions between ``open`` and ``close``: threads, receivers, and their records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END_DEADLINE_S = 2.0
 
 
 class OpenService:
-    """``applied`` says up to which message the worker has come."""
+    """``applied`` returns the message up to which the worker has come."""
 
     def __init__(self, chosen: SubscriptionsSinkSettings, new: NewSubscriber, applied: Callable[[], int]) -> None:
         size = RequestSize(chosen.batch_size, chosen.batch_bytes)
@@ -35,7 +35,7 @@ class OpenService:
         self._book: SubscriptionBook | None = None
 
     def begin(self, book: SubscriptionBook, applied: int, *, is_replay: bool) -> None:
-        """Everybody is as they were left. Raises TransientError, TerminalError."""
+        """Begins with the stored states. Raises TransientError, TerminalError."""
         try:
             subscriptions, standings = book.open()
         except BaseException:
@@ -48,7 +48,7 @@ class OpenService:
         self.receivers.begin(subscriptions, standings, applied)
 
     def follow(self, reread: Reread) -> None:
-        """From now on those that are behind are served, and new subscriptions looked for."""
+        """Begins to serve lagging receivers, and to check for new subscriptions."""
         self.blocks.reread = reread
         if self._book is None or self._is_following:
             return

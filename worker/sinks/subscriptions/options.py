@@ -1,4 +1,4 @@
-"""What the subscriptions sink is told."""
+"""The options of the subscriptions sink."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ Told = Callable[[Subscriber], None]
 
 
 class Receivers:
-    """``lock`` guards all subscribers. ``left`` is told, with the lock held, of one that is paused or gone, ``scheduled`` of one
-    that is to be served from the stream."""
+    """``lock`` guards all subscribers. ``left`` is called, with the lock held, with one that is paused or gone,
+    ``scheduled`` with one that must be served from the stream."""
 
     def __init__(self, lock: threading.Condition, new: NewSubscriber, left: Told, scheduled: Told) -> None:
         self._lock = lock
@@ -31,7 +31,7 @@ class Receivers:
         self._applied = 0
 
     def begin(self, subscriptions: Subscriptions, standings: Standings, applied: int) -> None:
-        """As they were left. Those that went with the worker are where it is."""
+        """Begins with the stored states. Receivers that went with the worker are at its position."""
         live, states = standings
         self._applied = applied
         with self._lock:
@@ -62,14 +62,14 @@ class Receivers:
                 self._schedule(subscriber)
 
     def views(self) -> Sequence[EventView]:
-        """What is to be worked out of the stream, beside what everybody sees."""
+        """The views to compute, in addition to the common events."""
         with self._lock:
             receiving = [each for each in self._all.values() if each.standing is not Standing.PAUSED]
             views = {each.view for each in receiving if each.view is not None}
         return sorted(views, key=lambda view: view.digest)
 
     def join_all(self) -> list[Subscriber]:
-        """Everybody who is not paused, however they fare."""
+        """Joins and returns all receivers that are not paused, whatever their state."""
         with self._lock:
             members = [each for each in self._all.values() if each.standing is not Standing.PAUSED]
             for subscriber in members:
@@ -77,7 +77,7 @@ class Receivers:
             return members
 
     def members(self) -> list[Subscriber]:
-        """Who goes with the next batch: those that went with the last one, and those that have come to its end since."""
+        """Returns the receivers of the next batch: the last one's, and receivers that have caught up since."""
         with self._lock:
             for subscriber in self._all.values():
                 if self._may_join(subscriber):
@@ -85,26 +85,26 @@ class Receivers:
             return [each for each in self._all.values() if each.standing is Standing.LIVE]
 
     def serve_behind(self) -> None:
-        """Those that are behind are served from now on."""
+        """Begins to serve lagging receivers."""
         self.note_applied(self._applied)
 
     def note_applied(self, sequence: int) -> None:
-        """The worker has moved on: so do those behind it."""
+        """Notes the worker's progress, which lagging receivers follow."""
         with self._lock:
             self._applied = sequence
             for subscriber in self._all.values():
                 self._schedule(subscriber)
 
     def rewind(self, sequence: int) -> None:
-        """The stream counts anew, and the worker is at that message. Nobody knows where the others are: they get again what is
-        kept."""
+        """Restarts at that message, the worker's, after the stream was numbered again. The places of the others are
+        unknown: they get all kept messages again."""
         with self._lock:
             for subscriber in self._all.values():
                 subscriber.rewind(0 if subscriber.sequence < self._applied else sequence)
             self._applied = sequence
 
     def standings(self) -> Standings:
-        """What is to be written."""
+        """Returns the states to store."""
         with self._lock:
             states: dict[str, ReceiverState] = {}
             live: dict[str, int] = {}
@@ -116,13 +116,13 @@ class Receivers:
             return live, states
 
     def held(self) -> int | None:
-        """Messages after that one are needed by somebody who is behind; None when nobody is."""
+        """Returns the message after which a lagging receiver needs messages; None without one."""
         with self._lock:
             behind = [each.sequence for each in self._all.values() if each.standing is Standing.BEHIND]
         return min(behind, default=None)
 
     def counts(self) -> tuple[Counter[str], int]:
-        """How many there are of each state, and how many messages the last of those that get events is behind."""
+        """Returns the number of receivers in each state, and the lag, in messages, of the last active one."""
         live, states = self.standings()
         counts = Counter(state.state for state in states.values())
         counts[Standing.LIVE.value] = len(live)
@@ -130,7 +130,7 @@ class Receivers:
         return counts, 0 if held is None else max(0, self._applied - held)
 
     def abort(self) -> None:
-        """From any thread, and for good."""
+        """Aborts all, from any thread, and for good."""
         for subscriber in list(self._all.values()):
             subscriber.abort()
 
@@ -147,7 +147,7 @@ class Receivers:
             self._scheduled(subscriber)
 
     def _obey(self, subscriber: Subscriber, record: SubscriptionRecord) -> None:
-        """What a person said of it."""
+        """Applies a user's changes of the subscription."""
         subscriber.take_record(record)
         if record.paused and subscriber.standing is not Standing.PAUSED:
             self._left(subscriber)

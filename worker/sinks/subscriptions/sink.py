@@ -1,11 +1,12 @@
-"""The subscriptions sink in the driver: one pass over the stream for all receivers that keep up, the stream again for the others.
+"""The subscriptions sink in the driver: one pass through the stream for all receivers that keep up, the stream again
+for the others.
 
-The worker's position, in the state bucket, is that of all receivers that are LIVE. What is known of the others is written
-before it moves, so after a crash each goes on where it was or a little before: at least once, in the order of the stream. A new
-subscription begins behind the message that was the newest when somebody subscribed.
+The worker's position, in the state bucket, is also that position of all LIVE receivers. The states of the others are
+written before it moves, so after a crash each continues where it was or a little before: at least once, in stream
+order. A new subscription begins after the newest message at the time of subscribing.
 
-A sink that replays dead letters (its worker is called ``<worker>.replay``) has all receivers take them; one that fails or takes
-long has the replay tried again later.
+A sink that replays dead letters (its worker is called ``<worker>.replay``) sends them to all receivers; one that fails
+or takes long makes the replay try again later.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STATES = ("live", "behind", "failing", "paused")
 
 
 class SubscriptionsSink:
-    """Posts to everybody who subscribed. Raises UsageError for settings that cannot be meant."""
+    """Posts to all subscribers. Raises UsageError for contradictory settings."""
 
     delivery = Delivery.STREAMED
     definitions = DefinitionUse.PASSES_OVER
@@ -60,7 +61,7 @@ class SubscriptionsSink:
         self._open: OpenService | None = None
 
     def open(self) -> Applied:
-        """Nothing is sent yet."""
+        """Opens the service; sends nothing yet."""
         if self._open is None:
             self._open = OpenService(self._chosen, self._new_subscriber, lambda: self._applied.sequence)
         self._applied = self._positions.load()
@@ -104,7 +105,7 @@ class SubscriptionsSink:
         return applied
 
     def finish_copy(self) -> None:
-        """Of copied rows there are no events."""
+        """Does nothing: copied rows have no events."""
 
     def break_off(self) -> None:
         service = self._open

@@ -33,19 +33,19 @@ log = telemetry.logger(__name__)
 
 
 class Standing(enum.Enum):
-    """How a receiver is served. ``value`` is how people read it."""
+    """The way a receiver is served. ``value`` is its text for users."""
 
     LIVE = "live"
-    """It goes with the worker."""
+    """Served together with the worker."""
     BEHIND = "behind"
     """The stream is read again for it."""
     PAUSED = "paused"
-    """It gets nothing."""
+    """No events are delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What is the same for all receivers."""
+    """Settings of all receivers."""
 
     group: str
     allowed: AllowedHosts
@@ -57,7 +57,8 @@ class Service:
 
 
 class Subscriber:
-    """What is not a method's own changes under the lock of the live pass. At most one request is under way."""
+    """A receiver. State that is not private to a method changes under the lock of the live pass. At most one request is
+    under way."""
 
     def __init__(self, identifier: str, record: SubscriptionRecord, service: Service, sequence: int) -> None:
         self.identifier = identifier
@@ -69,9 +70,9 @@ class Subscriber:
         """The first may be under way."""
         self.pending_texts = 0
         self.pending_own_bytes = 0
-        """Of texts that nobody else shares, because rules made them."""
+        """Bytes of texts that are not shared, because rules made them."""
         self.sent_at: float | None = None
-        """When the request under way began, by the monotonic clock."""
+        """Begin of the request under way, by the monotonic clock."""
         self.is_scheduled = False
         self.failures = 0
         self.failing_since = ""
@@ -89,23 +90,23 @@ class Subscriber:
 
     @property
     def may_join(self) -> bool:
-        """Whether it may go with the others again."""
+        """Returns whether it can join the pass again."""
         return not self.failures and time.monotonic() >= self._rests_until
 
     def take_record(self, record: SubscriptionRecord) -> None:
-        """What people say of it now."""
+        """Applies the current record."""
         self.record = record
         self.view = EventView.of(record)
         self.view_digest = None if self.view is None else self.view.digest
 
     def take_state(self, state: ReceiverState) -> None:
-        """As another process left it."""
+        """Takes over the state that another process stored."""
         self.sequence, self.failures, self.reason = state.sequence, state.failures, state.reason
         self.failing_since, self.missed, self.resumed = state.failing_since, state.missed, state.resumed
         self.standing = Standing.PAUSED if state.state == Standing.PAUSED.value else Standing.BEHIND
 
     def state(self) -> ReceiverState:
-        """For people, and for the next process. Of one that is not LIVE."""
+        """The state, of a receiver that is not LIVE, for users and for the next process."""
         state = "failing" if self.standing is Standing.BEHIND and self.failures else self.standing.value
         facts = self.failing_since, self.failures, self.reason, self.missed, self.resumed
         return ReceiverState(self.sequence, state, *facts)
@@ -124,7 +125,7 @@ class Subscriber:
         self._count(self.pending.pop(), -1)
 
     def drop_pending(self) -> None:
-        """They are read from the stream again."""
+        """Drops pending texts, which are read from the stream again."""
         self.pending.clear()
         self.pending_texts = self.pending_own_bytes = 0
 
@@ -156,14 +157,14 @@ class Subscriber:
         if self.failures:
             log.info("a subscription's receiver accepts again", subscription=self.identifier, receiver=self.record.receiver)
         self.failures, self.failing_since, self.reason = 0, "", ""
-        if self._sent_after == self.resumed:  # else a person had it go on from elsewhere meanwhile
+        if self._sent_after == self.resumed:  # else a user resumed it elsewhere meanwhile
             self.sequence = max(self.sequence, request.through)
         if self.pending and self.pending[0] is request:
             self.pending.popleft()
             self._count(request, -1)
 
     def note_failure(self, error: PgsluiceError) -> float:
-        """How long to wait before it is tried again. One that failed for too long is paused."""
+        """Notes a failure; returns the pause before the next attempt. Pauses one that failed for too long."""
         now = datetime.now(UTC)
         self.failures += 1
         self.failing_since = self.failing_since or now.isoformat()
@@ -176,8 +177,8 @@ class Subscriber:
         return max(self._service.pauses.after(self.failures), self._asked_pause_s)
 
     def note_unworkable(self, reason: str) -> None:
-        """Its rules cannot be applied to the next message. Without them it must not get that, and nothing is left out in silence:
-        a person has it go on behind that, or it subscribes with other rules."""
+        """Notes that its rules cannot be applied to the next message. It must not get that without them, and nothing is
+        left out silently: a user resumes it after that message, or subscribes with other rules."""
         self.reason, self.failing_since = reason, datetime.now(UTC).isoformat()
         self._give_up()
 
@@ -189,16 +190,16 @@ class Subscriber:
         self.sequence = self.missed = through
 
     def join(self) -> None:
-        """It goes with the others."""
+        """Joins the pass."""
         self.standing = Standing.LIVE
 
     def step_out(self) -> None:
-        """It goes with the others no more, until it has come to where they are. What waits is read again from the stream."""
+        """Leaves the pass, until it has caught up. Waiting events are read again from the stream."""
         self.standing = Standing.BEHIND
         self.drop_pending()
 
     def leave(self) -> None:
-        """The same for one that held them up."""
+        """Leaves the pass after delaying the others."""
         self.step_out()
         self._rests_until = time.monotonic() + self._rest_s
         self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
@@ -208,7 +209,7 @@ class Subscriber:
         self.drop_pending()
 
     def resume(self, record: SubscriptionRecord) -> None:
-        """A person had it go on: where it is, behind what it is to leave out, or from before what it is to get again."""
+        """Resumes as a user requested: at its position, after messages to leave out, or before messages to repeat."""
         self.step_out()
         self.resumed = record.resumed
         self.failures, self.failing_since, self.reason, self.missed = 0, "", "", 0
@@ -216,11 +217,11 @@ class Subscriber:
         self.sequence = max(self.sequence, record.skips) if record.back_to is None else record.back_to
 
     def rewind(self, sequence: int) -> None:
-        """The stream counts anew: at most that message is delivered."""
+        """Moves back when the stream is numbered again: at most that message is delivered."""
         self.sequence = min(self.sequence, sequence)
 
     def abort(self) -> None:
-        """From another thread and for good."""
+        """Aborts from another thread and for good."""
         connection = self._connection
         if connection is not None:
             connection.abort()

@@ -1,7 +1,7 @@
-"""Who subscribed, and how far each receiver is: what the state bucket says, and what is written there.
+"""The subscriptions and the progress of each receiver, read from and written to the state bucket.
 
-A thread of its own looks twice a second whether somebody subscribed, and writes how far receivers are. Before the worker's own
-position moves, ``store`` writes what has changed: so a receiver that is not where the worker is, is never forgotten.
+A separate thread checks twice a second for new subscriptions, and writes the progress of receivers. Before the worker's
+own position moves, ``store`` writes changed states: so a receiver that lags behind the worker is never forgotten.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ log = telemetry.logger(__name__)
 
 
 class SubscriptionBook:
-    """Blocking calls over a NATS connection of its own. ``take`` is told of all subscriptions of this worker when any was
-    written; ``standings`` are asked for now and then."""
+    """Blocking calls over a separate NATS connection. ``take`` is called with all subscriptions of this worker when any
+    was written; ``standings`` are read periodically."""
 
     def __init__(self, settings: NatsSettings, group: str, worker: str) -> None:
         self._settings = settings
@@ -58,7 +58,7 @@ class SubscriptionBook:
         self._revision = 0
 
     def open(self) -> tuple[Subscriptions, Standings]:
-        """What there is. Raises TransientError, TerminalError."""
+        """Returns the stored state. Raises TransientError, TerminalError."""
         name = f"pgsluice worker {self._names.group}/{self._worker} subscriptions"
         if self._client is None:
             self._client = self._loop.run(connect(self._settings, name))
@@ -68,7 +68,7 @@ class SubscriptionBook:
         return self._mine(), self._stored
 
     def follow(self, take: Callable[[Subscriptions], None], standings: Callable[[], Standings]) -> None:
-        """From now on until ``close``."""
+        """Follows changes until ``close``."""
         self._thread = threading.Thread(target=self._run, args=(take, standings), name="pgsluice-subscription-book", daemon=True)
         self._thread.start()
 

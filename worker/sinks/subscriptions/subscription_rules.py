@@ -1,12 +1,12 @@
 """The rules of a subscription: the text of a subscriber is read more strictly than an administrator's file.
 
-A subscriber is trusted with a group's changes, not with the worker. So a document is short, has neither anchors nor aliases
-(a few lines of which stand for millions) and no deep nesting, its patterns are RE2's and small ones, and the time and memory that
-its rules take for one message are bounded while they run. The server checks a subscription when it is made, and the worker checks
-its record again, because any client of the broker may have written it.
+A subscriber is trusted with a group's changes, not with the worker. So a document is short, has neither anchors nor
+aliases (a few lines of which expand to millions) and no deep nesting, its patterns are RE2's and small ones, and the
+time and memory that its rules take per message are limited while they run. The server checks a subscription when it is
+made, and the worker checks its record again, because any client of the broker may have written it.
 
-An ``EventView`` is the changes as those subscribers get them who have the same tables and the same rules: a task works it out
-once for all of them. Rules come after those of the worker, and see tables as its routes call them.
+An ``EventView`` are the changes for subscribers with the same tables and the same rules: a task computes it once for
+all of them. Rules come after the worker's, and use the table names of its routes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_CHARACTERS = 8000
 MOST_RULES = 100
 DEEPEST = 20
 LONGEST_S = 5.0
-"""Of one task's time for one message. Rules of an ordinary table take some milliseconds."""
+"""Limit of one task's time per message. Rules of an ordinary table take some milliseconds."""
 MOST_GROWTH_BYTES = 8 * 1024 * 1024
 """Bytes by which rules may make a message larger, over all of its rows."""
 
@@ -85,9 +85,9 @@ class EventView:
         return self.schema in ("", schema) and self.table in ("", table)
 
     def apply(self, message: MessageChanges, names: Mapping[int, TableName], seconds: float = LONGEST_S) -> MessageChanges | None:
-        """The message's part that this covers, after the rules; None when it covers nothing that rules are about, so that what
-        everybody sees holds. ``names`` are other names that tables have, by OID. Raises RulesFailedError, also when the rules are
-        not done after so many ``seconds`` of the processor."""
+        """The message's part that this covers, after the rules; None when it covers nothing that rules are about, so
+        that the common events apply. ``names`` are other names that tables have, by OID. Raises RulesFailedError, also
+        when the rules are not done after so many ``seconds`` of the processor."""
         try:
             transformation = replace(_transformation(self.rules), names=names)
             covered = self._covered(message)

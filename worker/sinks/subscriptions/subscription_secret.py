@@ -1,7 +1,8 @@
-"""Secrets of subscriptions: each is made of the group's one and the subscription's id, so none is stored or sent anywhere.
+"""Secrets of subscriptions: each is made of the group's one and the subscription's id, so none is stored or sent
+anywhere.
 
-Whoever holds ``subscriptions-secret`` can tell a subscriber theirs (``pgsluice subscriptions secret``); from one subscription's
-secret nobody can tell another's.
+The holder of ``subscriptions-secret`` can compute a subscriber's secret (``pgsluice subscriptions secret``); no other
+can be derived from one subscription's secret.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _PREFIX = "whsec_"
 
 
 def master_keys(secrets: str) -> tuple[bytes, ...]:
-    """Of the option ``subscriptions-secret``. Raises UsageError; there is at least one."""
+    """Returns the keys of the option ``subscriptions-secret``. Raises UsageError; there is at least one."""
     keys = decode_secrets(secrets, "subscriptions-secret")
     if not keys:
         raise UsageError("subscriptions-secret is empty", f"make one with: echo {_PREFIX}$(openssl rand -base64 32)")
@@ -33,5 +34,5 @@ def subscription_signer(masters: tuple[bytes, ...], group: str, identifier: str)
 
 
 def subscription_secrets(masters: tuple[bytes, ...], group: str, identifier: str) -> list[str]:
-    """As subscribers' libraries take them, one for each of the ``masters``."""
+    """Returns the secrets in the form of subscribers' libraries, one for each of the ``masters``."""
     return [_PREFIX + base64.b64encode(_own_key(master, group, identifier)).decode() for master in masters]

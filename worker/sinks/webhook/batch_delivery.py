@@ -18,11 +18,12 @@ from pgsluice.worker.sinks.webhook.placed_lines import PlacedLine, decode_sectio
 from pgsluice.worker.sinks.webhook.request import RequestCutter, is_barrier
 from pgsluice.worker.sinks.webhook.sender import Pause, RequestSender
 
-WAITING_REQUESTS = 2  # of each lane, behind the one under way: enough to keep it busy, and all that is held in memory
+WAITING_REQUESTS = 2  # of each lane, after the one under way: enough to keep it busy, and all that is held in memory
 
 
 class Lanes:
-    """For one thread. A lane that fails stops all of them; the call that notices it raises the error that was first."""
+    """For a single thread. A lane that fails stops all of them; the call that notices it raises the error that was
+    first."""
 
     def __init__(self, senders: Sequence[RequestSender], pause: Pause, waits: LaneWaits) -> None:
         self._senders = senders
@@ -60,7 +61,7 @@ class Lanes:
         self._pause.halted.clear()
 
     def break_off(self) -> None:
-        """From any thread, and for good: requests under way fail now, and no other is sent."""
+        """Breaks off from any thread, and for good: requests under way fail now, and no other is sent."""
         self._pause.halted.set()
         for sender in self._senders:
             sender.abort()
@@ -90,7 +91,7 @@ class Lanes:
 
 
 class BatchDelivery:
-    """Takes the receipts of a batch in order, then ``finish``. RejectedChanges may come from either."""
+    """Takes the receipts of a batch in order, then ``finish``. Either can raise RejectedChanges."""
 
     def __init__(
         self, lanes: Lanes, deliveries: Deliveries, cutter: RequestCutter, positions: BucketPositions, lane: Lane
@@ -127,7 +128,8 @@ class BatchDelivery:
                 self._lanes.send(lane, full)
 
     def _take_barrier(self, line: PlacedLine) -> None:
-        """A single lane keeps the order by itself; several come to rest before and after it. It goes by the first."""
+        """Delivers a barrier, by the first lane. A single lane keeps the sequence anyway; several come to rest before
+        and after it."""
         if self._lanes.count == 1 or self._deliveries.is_done(0, line):
             self._take_line(0, line)
             return

@@ -1,6 +1,6 @@
-"""What has become of the lines since the position moved last: delivered, refused, or held back.
+"""The results of lines since the position moved last: delivered, refused, or held back.
 
-It outlives a batch that failed: when the batch comes again, lines that were delivered are passed over, however many changes were
+It outlives a batch that failed: when the batch comes again, delivered lines are skipped, however many changes were
 taken out of it meanwhile. Lanes report from their threads.
 
 A refused line is a dead letter where the receiver refuses single rows, by the rule of ``dead_letters.refusals``.
@@ -20,8 +20,8 @@ from pgsluice.worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLin
 from pgsluice.worker.sinks.webhook.request import is_barrier
 
 FEW_REFUSALS = 10
-"""After so many refusals of OF_PLACE in one pass it is judged whether the receiver is at fault; after MOST_REFUSALS if there are
-others among them. So a receiver that refuses everything is not asked change by change."""
+"""After so many refusals of OF_PLACE in one pass the receiver may be judged at fault; after MOST_REFUSALS if there are
+others among them. So a receiver that refuses everything is not tried change by change."""
 OF_PLACE = frozenset({401, 402, 403, 404, 405, 407, 410, 421, 426, 451})
 """Statuses that speak of the URL or of who sends, not of what is sent."""
 
@@ -35,7 +35,7 @@ class Deliveries:
     def __init__(self, lanes: int) -> None:
         self._lock = threading.Lock()
         self._delivered: list[dict[int, Place]] = [{} for _ in range(lanes)]
-        """The place up to which each track of each lane is done, but for ``_left_out``."""
+        """The place up to which each track of each lane is done, except for ``_left_out``."""
         self._left_out: set[tuple[int, Place]] = set()
         self._refused_rows: set[bytes] = set()
         self._rejections: dict[Position, Rejection] = {}
@@ -48,7 +48,7 @@ class Deliveries:
         self._refusals.begin_pass()
 
     def forget(self) -> None:
-        """The position moved behind everything that is known here."""
+        """Forgets everything after the position moved past it."""
         self._left_out.clear()
         self._refusals.begin_batch()
         for tracks in self._delivered:
@@ -65,8 +65,8 @@ class Deliveries:
             self._left_out.difference_update((line.track, line.place) for line in lines)
 
     def without_refused_rows(self, lane: int, lines: Sequence[PlacedLine]) -> Sequence[PlacedLine]:
-        """``lines`` but for later changes of refused rows, which are held back. Raises RejectedChanges when that cannot be told,
-        because a line concerns several rows."""
+        """Returns ``lines`` without later changes of refused rows, which are held back. Raises RejectedChanges when
+        that is undecidable, because a line concerns several rows."""
         if not self._refused_rows:
             return lines
         if any(map(is_barrier, lines)):
@@ -110,7 +110,7 @@ class Deliveries:
         self._reach(lane, lines)
 
     def _reach(self, lane: int, lines: Sequence[PlacedLine]) -> None:
-        """What was left out may come after what follows it: that stays done."""
+        """Notes delivered lines. A left-out line can come after later ones: those stay done."""
         tracks = self._delivered[lane]
         for line in lines:
             tracks[line.track] = max(line.place, tracks.get(line.track, line.place))

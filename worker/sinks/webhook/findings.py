@@ -1,4 +1,4 @@
-"""What ``pgsluice check`` says of a receiver: address, TLS, and what may be posted to. Nothing is posted."""
+"""Findings of ``pgsluice check`` about a receiver: address, TLS, and the permitted hosts. Nothing is posted."""
 
 from __future__ import annotations
 

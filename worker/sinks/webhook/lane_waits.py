@@ -1,6 +1,6 @@
-"""What the lanes wait for while they try again.
+"""The waits of lanes while they retry.
 
-The process's pulse is told, so that whoever looks sees a receiver that is waited for and not a worker that stands still.
+They are reported to the process's pulse, so that it shows a receiver that is waited for and not a stuck worker.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pgsluice.shared.process.pulse import Pulse
 
 
 class LaneWaits:
-    """Any thread may call. ``pulse`` is the process's, or one that nobody looks at."""
+    """Any thread may call. ``pulse`` is the process's, or an unused one."""
 
     def __init__(self) -> None:
         self.pulse = Pulse()
         self._lock = threading.Lock()
         self._waits: dict[int, tuple[float, TransientError]] = {}
-        """By lane, each with when it tries again, by the monotonic clock."""
+        """Waits by lane, each with the time of the next attempt, by the monotonic clock."""
 
     def begin(self, lane: int, error: TransientError, pause_s: float) -> None:
         with self._lock:
@@ -27,21 +27,21 @@ class LaneWaits:
         self.tell()
 
     def end(self, lane: int) -> None:
-        """A request of ``lane`` was answered: the batch has moved, and goes on to wait for the other lanes."""
+        """Notes an answered request of ``lane``: the batch has moved, and may still wait for the other lanes."""
         with self._lock:
             self._waits.pop(lane, None)
             self.pulse.progressed()
         self.tell()
 
     def tell(self) -> None:
-        """To be called again when the pulse was told of progress meanwhile. Of several waits the longest counts: the batch is
-        done when all are over."""
+        """Reports the longest wait to the pulse; call it again when the pulse was set to progress meanwhile. The batch
+        is done when all waits are over."""
         with self._lock:
             if self._waits:
                 until, error = max(self._waits.values(), key=lambda wait: wait[0])
                 self.pulse.waits(error, max(0.0, until - time.monotonic()))
 
     def clear(self) -> None:
-        """Nothing is tried again."""
+        """Clears the waits: nothing is tried again."""
         with self._lock:
             self._waits.clear()

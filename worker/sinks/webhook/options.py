@@ -1,4 +1,4 @@
-"""What the webhook sink is told."""
+"""The options of the webhook sink."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pgsluice.worker.sinks.sink_registry import SinkKind
 
 @settings
 class WebhookSinkSettings:
-    """``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` bound a request.
+    """``format`` is "array", "lines" or "single"; ``batch_size`` and ``batch_bytes`` limit a request.
 
-    ``ca_file`` is "" for what the machine trusts, ``secret`` and ``token`` are "" for none. ``lines`` says what an object is.
+    ``ca_file`` is "" for the machine's trusted authorities, ``secret`` and ``token`` are "" for none. ``lines``
+    determines the objects.
     """
 
     lines: LineSettings = part(LineSettings)

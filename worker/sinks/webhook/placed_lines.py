@@ -1,13 +1,15 @@
 """JSON lines on their way from a task to the driver: each with the lane it goes by, and its place.
 
-A place is where a line stands in the stream: the message's sequence, and a number that grows from line to line within the
-message. It depends on the message alone, not on how partitions, batches or requests are cut, nor on which other changes were
-left out. Rows of one copied message may go to several tables, one after the other: places grow within each of these tracks.
+A place is a line's position in the stream: the message's sequence, and a number that grows from line to line within the
+message. It depends on the message alone, not on how partitions, batches or requests are cut, nor on which other changes
+were left out. Rows of one copied message can go to several tables, one after the other: places grow within each of
+these tracks.
 
-A receipt's body is a row of sections, one for each message (or track of one) that has lines: a header (sequence, track, number of
-lines), then the lanes, the numbers and the lengths of all its lines, then their text. All integers are little-endian.
+A receipt's body is a row of sections, one for each message (or track of one) that has lines: a header (sequence, track,
+number of lines), then the lanes, the numbers and the lengths of all its lines, then their text. All integers are
+little-endian.
 
-What else the driver has to know of a line it reads from its text (``read_line``), in any shape.
+The driver reads other facts of a line from its text (``read_line``), in any shape.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from pgsluice.worker.sinks.lines.line_fields import line_fields
 
 @dataclass(frozen=True, slots=True)
 class LineFacts:
-    """``operation`` is that of our own lines: READ for a copied row. ``position`` is "" for what has none. ``commit_lsn`` is ""
-    but for a transaction's begin and commit. ``row`` tells whether two lines are about the same row; of a table without a key,
-    whether they are about the same table."""
+    """``operation`` is as in JSON lines: READ for a copied row. ``position`` is "" without one. ``commit_lsn`` is ""
+    except in a transaction's begin and commit. ``row`` is equal for lines about the same row; in a table without a key,
+    about the same table."""
 
     operation: str
     position: str
@@ -37,12 +39,12 @@ class LineFacts:
 
 
 _NO_KEY: dict[str, list[str]] = {"Columns": []}
-"""Of a definition, which concerns every row."""
+"""The key of a definition, which concerns every row."""
 
 
 def read_line(text: bytes) -> LineFacts:
     content = line_fields(text)
-    if "_operation" in content:  # first: beside it stand columns, which may be called anything else
+    if "_operation" in content:  # first: the other names are columns, which may have any other name
         return _of_flat(content)
     if "op" in content:
         return _of_debezium(content)
@@ -63,7 +65,8 @@ def _of_pg_flo(line: dict[str, Any]) -> LineFacts:
 
 
 def _of_flat(line: dict[str, Any]) -> LineFacts:
-    """It does not say which columns are the key, so two lines of one table count as being about the same row."""
+    """Reads a flat line, which does not name the key's columns, so two lines of one table are treated as about the same
+    row."""
     return LineFacts(line["_operation"], line.get("_position") or "", "", orjson.dumps([line["_schema"], line["_table"]]))
 
 
@@ -71,7 +74,8 @@ _DEBEZIUM_OPERATIONS = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "t": "TRUNC
 
 
 def _of_debezium(line: dict[str, Any]) -> LineFacts:
-    """As ``_of_flat``. A row's truncation comes with the copy when its ``sequence`` has no number."""
+    """Reads a Debezium line, like ``_of_flat``. A row's truncation comes with the copy when its ``sequence`` has no
+    number."""
     source, operation = line["source"], _DEBEZIUM_OPERATIONS[line["op"]]
     ordinal = orjson.loads(source["sequence"])[1]
     position = "" if ordinal is None else f"{format_lsn(source['lsn'])}:{ordinal}"
@@ -80,10 +84,10 @@ def _of_debezium(line: dict[str, Any]) -> LineFacts:
 
 
 BARRIER = 0xFFFF
-"""The lane of a line that everything before it must precede, and everything behind it follow, on all lanes."""
+"""The lane of a line that everything before it must precede, and everything after it follow, on all lanes."""
 
 PARTS = 20
-"""Bits of a line's number that tell the lines of one change apart (it has one for each table that it goes to)."""
+"""Bits of a line's number for the lines of one change (it has one for each table that it goes to)."""
 
 CHANGES = 0
 """The track of changes. Those of copied rows are other numbers."""

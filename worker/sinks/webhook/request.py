@@ -144,7 +144,7 @@ class RequestCutter:
         self._bytes = [0] * lanes
 
     def add(self, lane: int, line: PlacedLine) -> list[PlacedLine]:
-        """The request that is full now, without or with ``line``; empty when there is none."""
+        """Adds a line; returns the request that is full now, without or with ``line``; empty if none is."""
         size = len(line.text)
         full: list[PlacedLine] = []
         if self._open[lane] and self._bytes[lane] + size > self._limit.bytes:
@@ -158,7 +158,7 @@ class RequestCutter:
         return not any(self._open)
 
     def flush(self) -> Iterator[tuple[int, list[PlacedLine]]]:
-        """What is left of each lane that has lines."""
+        """Yields the rest of each lane that has lines."""
         for lane, lines in enumerate(self._open):
             if lines:
                 yield lane, self._take(lane)

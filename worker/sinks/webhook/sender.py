@@ -1,11 +1,8 @@
 """Sends requests to the receiver, one at a time, until each is accepted or refused.
 
-| answer | outcome |
-|---|---|
-| 2xx | accepted |
-| 408, 425, 429, 5xx | try again later; not before ``Retry-After``, where given |
-| other 4xx | refused: the same request would be refused again |
-| anything else, redirects among them | misdirected: this is not the receiver; a person is needed |
+| answer | outcome | |---|---| | 2xx | accepted | | 408, 425, 429, 5xx | try again later; not before ``Retry-After``,
+where given | | other 4xx | refused: the same request would be refused again | | anything else, redirects among them |
+misdirected: this is not the receiver; an operator must act |
 """
 
 from __future__ import annotations
@@ -50,7 +47,8 @@ def outcome_of(status: int) -> RequestOutcome:
 
 
 def parse_retry_after(header: str, now: datetime) -> float:
-    """Seconds to wait from ``now``: the header's number, or until its date (RFC 9110, 10.2.3). 0 when it says neither."""
+    """Returns the seconds to wait from ``now``: the header's number, or until its date (RFC 9110, 10.2.3). 0 for
+    another text."""
     text = header.strip()
     if text.isascii() and text.isdigit():
         return min(float(text), LONGEST_RETRY_AFTER_S)
@@ -67,25 +65,25 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
-    """How requests of this worker look."""
+    """The common parts of this worker's requests."""
 
     group: str
     worker: str
     origin: str
-    """What the log may show of the URL."""
+    """The part of the URL for the log."""
     format: Format
     headers: Mapping[str, str] = field(repr=False)
     signer: Signer
     pauses: Pauses
 
     def headers_of(self, key: str, body: bytes) -> dict[str, str]:
-        """Those of one attempt: the signature holds its time."""
+        """Returns the headers of one attempt: the signature contains its time."""
         common = {"Content-Type": self.format.content_type, "Idempotency-Key": key}
         return common | dict(self.headers) | dict(self.signer.headers(key, int(time.time()), body))
 
 
 class Pause:
-    """Until when the receiver asked to be left alone, by all senders; and whether to give up instead of waiting."""
+    """Time until which the receiver asked all senders to pause; and whether to abort instead of waiting."""
 
     def __init__(self) -> None:
         self.halted = threading.Event()
@@ -95,7 +93,7 @@ class Pause:
         self._until = max(self._until, time.monotonic() + seconds)
 
     def wait(self, seconds: float = 0.0) -> None:
-        """At least ``seconds``; raises TransientError when halted."""
+        """Waits at least ``seconds``; raises TransientError when halted."""
         until = time.monotonic() + seconds
         while (remaining := max(until, self._until) - time.monotonic()) > 0 and not self.halted.is_set():
             self.halted.wait(remaining)
@@ -104,7 +102,7 @@ class Pause:
 
 
 class RequestSender:
-    """For one thread, but for ``abort``."""
+    """For a single thread, except ``abort``."""
 
     def __init__(
         self,
@@ -123,10 +121,10 @@ class RequestSender:
         self._deliveries = deliveries
 
     def deliver(self, lines: Sequence[PlacedLine]) -> None:
-        """Returns when each line is delivered, refused, or held back behind a refused one. A request that is refused goes again
-        in halves, until what is refused stands alone.
+        """Returns when each line is delivered, refused, or held back after a refused one. A request that is refused is
+        sent again in halves, until the refused line is alone.
 
-        Tries for ever. Raises TransientError when halted, RejectedChanges when too much is refused, TerminalError.
+        Tries indefinitely. Raises TransientError when halted, RejectedChanges when too much is refused, TerminalError.
         """
         lines = self._deliveries.without_refused_rows(self._lane, lines)
         if not lines:

@@ -1,14 +1,14 @@
-"""The webhook sink in the driver. ``request`` says what is sent, ``sender`` how it is tried again.
+"""The webhook sink in the driver. ``request`` cuts requests, ``sender`` sends and retries them.
 
-Tasks encode; the driver sends. A key's changes lie in several partitions, so only the driver, which sees all partitions in
-commit order, can keep their order. Receipts are STREAMED to it, so a slow receiver makes the driver take them more slowly,
-and what is in memory is bounded: a few receipts, and for each lane the request under way, those that wait, and the one that
-fills.
+Tasks encode; the driver sends. A key's changes lie in several partitions, so only the driver, which sees all partitions
+in commit order, can keep their order. Receipts are STREAMED to it, so a slow receiver makes the driver take them more
+slowly, and memory is limited: a few receipts, and for each lane the request under way, the waiting ones, and the one
+that fills.
 
-At least once: the position moves in the state bucket when every request of the batch is answered. A successor that takes the
-batch up again sends the same requests with the same keys, although it may find more messages behind it: before the requests
-that the end of a batch leaves half full are sent, that end is announced in the record of the position, and requests are cut there
-again.
+Delivery is at least once: the position moves in the state bucket when every request of the batch is answered. A
+successor that takes the batch up again sends the same requests with the same keys, although it may find more messages
+after it: before the requests that the end of a batch leaves half full are sent, that end is announced in the record of
+the position, and requests are cut there again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WebhookSink:
         self._waits.pulse = pulse
 
     def open(self) -> Applied:
-        """Looks the receiver up, but sends nothing to it."""
+        """Resolves the receiver's name, but sends nothing to it."""
         addresses = allowed_addresses(self._receiver, self._allowed)
         if not self._receiver.is_tls and not all(address.is_loopback for address in addresses):
             log.warning("the webhook's receiver is reached without TLS: rows travel in the clear", receiver=self._receiver.origin)

@@ -1,8 +1,8 @@
-"""What a Spark task does for the webhook sink: it encodes lines and says by which lane each goes.
+"""The code of a Spark task for the webhook sink: it encodes lines and chooses the lane of each.
 
-All changes of one key go by the same lane, whatever partition or batch they are in, and a table without a key goes by one
-lane as a whole. What concerns more than one key, a TRUNCATE, a definition or an update that changes the key, is a barrier.
-Keys are compared as the server writes them: ``1.0`` and ``1.00`` are two.
+All changes of one key go by the same lane, whatever partition or batch they are in, and a table without a key goes by
+one lane as a whole. A line about more than one key, a TRUNCATE, a definition or an update that changes the key, is a
+barrier. Keys are compared as the server writes them: ``1.0`` and ``1.00`` are two.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class ChosenLanes:
 
 
 def lane_of_copied(copied: CopiedRows, lanes: int) -> int:
-    """One for all rows of the message: a copy has a key once, so rows may come in any order, and together they fill requests."""
+    """Returns one lane for all rows of the message: a copy has a key once, so the rows' sequence does not matter, and
+    together they fill requests."""
     if copied.restarts:
         return BARRIER
     seed = _seed(copied.table)
@@ -82,7 +83,7 @@ def _is_same(new_key: tuple[Value, ...], old_key: tuple[Value, ...]) -> bool:
 
 
 def _seed(table: Table) -> int:
-    """By its OID: a table that is renamed keeps its lanes."""
+    """Returns the seed by OID: a table that is renamed keeps its lanes."""
     return crc32(b"%d" % table.oid)
 
 
@@ -121,8 +122,8 @@ class LaneWriter:
         return section
 
     def _slots(self, message: MessageChanges) -> Iterator[tuple[int, int, Sequence[int]]]:
-        """For each element of the encoded lines its number, without its last PARTS bits, its lane, and the lanes of its further
-        lines. Begin and commit of each transaction have numbers of their own, asked for or not."""
+        """Yields, for each element of the encoded lines, its number, without its last PARTS bits, its lane, and the
+        lanes of its further lines. Begin and commit of each transaction have numbers, requested or not."""
         chosen = ChosenLanes(message, self.lanes, tells_definitions=self.form.tells_definitions)
         for before, transaction in enumerate(message.transactions):
             offset = 2 * before + 1
@@ -136,7 +137,8 @@ class LaneWriter:
                 yield transaction.end_change + offset, BARRIER, ()
 
     def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[Section, bool]]:
-        """Each with whether it is the last of its message: a message may come in parts, for several tables."""
+        """Yields sections, each with whether it is the last of its message: a message can come in parts, for several
+        tables."""
         part = 0
         for rows in copied:
             lines = self.form.encode_copied(rows)

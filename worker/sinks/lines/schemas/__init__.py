@@ -1,5 +1,5 @@
-"""What the lines of each format hold, declared once: as types for a reader in Python.
+"""The lines of each format, declared once: as types for a reader in Python.
 
-The files in ``pgsluice/schemas`` are made of them by ``generating``: a JSON Schema of each format, and the same as types for a
-reader in TypeScript.
+The files in ``pgsluice/schemas`` are made of them by ``generating``: a JSON Schema of each format, and the same as
+types for a reader in TypeScript.
 """

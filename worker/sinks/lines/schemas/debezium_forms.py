@@ -12,7 +12,7 @@ SequenceText = Annotated[
 
 
 class DebeziumOrigin(TypedDict):
-    """Where the change comes from; times are 0 for a copied row."""
+    """Origin of the change; times are 0 for a copied row."""
 
     version: str
     connector: Literal["postgresql"]

@@ -13,9 +13,9 @@ from pgsluice.worker.sinks.lines.schemas.pg_flo_forms import PgFloLine
 
 @dataclass(frozen=True, slots=True)
 class DeclaredFormat:
-    """``name`` is what asks for it. ``lines`` is a union of TypedDicts; those of ``open_lines`` have the row's
-    columns beside their own fields. ``version`` stays while kinds of lines and fields are added, and grows when a field goes or
-    holds something else than before."""
+    """``name`` is the option's value for it. ``lines`` is a union of TypedDicts; the ones in ``open_lines`` have the
+    row's columns in addition to their own fields. ``version`` stays while kinds of lines and fields are added, and
+    grows when a field goes or holds something else than before."""
 
     name: str
     version: int

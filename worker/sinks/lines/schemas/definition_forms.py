@@ -1,4 +1,4 @@
-"""What a line says of a definition, in every format that tells definitions."""
+"""A definition in a line, in every format with definitions."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class TypeDefinitionForm(TypedDict):
 
 
 class RewriteForm(TypedDict):
-    """A command rewrote values, and no line tells which; ``reason`` is what
-    ``pg_event_trigger_table_rewrite_reason`` returned, a bit mask."""
+    """A command rewrote values, without a line for each; ``reason`` is what ``pg_event_trigger_table_rewrite_reason``
+    returned, a bit mask."""
 
     kind: Literal["rewrite"]
     tag: Tag
@@ -86,7 +86,7 @@ class GoneForm(TypedDict):
 
 
 class UnknownDefinitionForm(TypedDict):
-    """The source could not tell what the command did."""
+    """The source could not determine the command's effect."""
 
     kind: Literal["unknown"]
     tag: Tag

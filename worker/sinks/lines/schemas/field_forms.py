@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Beside a field's type: a regular expression that a text fulfils, and what the field means."""
+    """Properties of a field in addition to its type: a regular expression that a text fulfils, and the field's meaning."""
 
     pattern: str = ""
     description: str = ""

@@ -60,7 +60,7 @@ class FlatRestart(_OfTable):
 
 
 class FlatDefinition(_InTransaction):
-    """A table or a type was altered; ``_schema`` and ``_table`` are null where the source could not tell which."""
+    """A table or a type was altered; ``_schema`` and ``_table`` are null if the source could not determine it."""
 
     _operation: Literal["DDL"]
     _schema: str | None
@@ -69,7 +69,7 @@ class FlatDefinition(_InTransaction):
 
 
 FlatRow = FlatRead | FlatInsert | FlatUpdate | FlatDelete
-"""With the columns of the row beside what is said of the change, which a TypedDict cannot say."""
+"""The row's columns come in addition to the fields of the change, which a TypedDict cannot express."""
 
 FlatLine = FlatRow | FlatTruncate | FlatRestart | FlatDefinition
 

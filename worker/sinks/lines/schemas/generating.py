@@ -1,4 +1,4 @@
-"""The files in ``pgsluice/schemas``: ``python -m pgsluice.worker.sinks.lines.schemas.generating`` writes them anew."""
+"""The files in ``pgsluice/schemas``: ``python -m pgsluice.worker.sinks.lines.schemas.generating`` writes them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types as the declarations write them, taken apart for whoever makes another language of them."""
+"""Types as the declarations write them, taken apart for generators of other languages."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ class JsonTypeDefinition(_OfTable, _Definition, TypeDefinitionForm):
 
 
 class JsonRewrite(_OfTable, _Definition, RewriteForm):
-    """A command rewrote values, and no line tells which; ``reason`` is what
-    ``pg_event_trigger_table_rewrite_reason`` returned, a bit mask."""
+    """A command rewrote values, without a line for each; ``reason`` is what ``pg_event_trigger_table_rewrite_reason``
+    returned, a bit mask."""
 
 
 class JsonGone(_OfTable, _Definition, GoneForm):
@@ -114,14 +114,14 @@ class JsonGone(_OfTable, _Definition, GoneForm):
 
 
 class JsonUnknownDefinition(_Definition, UnknownDefinitionForm):
-    """The source could not tell what the command did."""
+    """The source could not determine the command's effect."""
 
     schema: None
     table: None
 
 
 class JsonBorder(TypedDict):
-    """With ``transactions``: where the transaction begins or was committed."""
+    """Begin or commit of a transaction, with ``transactions``."""
 
     operation: Literal["BEGIN", "COMMIT"]
     xid: Xid

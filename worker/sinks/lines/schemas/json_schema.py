@@ -41,7 +41,8 @@ def json_schema(declared: DeclaredFormat) -> Schema:
 
 
 def _define(kind: type, definitions: dict[str, Schema], reserved: set[str] | None = None) -> None:
-    """Adds ``kind`` and what it refers to. ``reserved`` are names that no column has where columns stand beside the fields."""
+    """Adds ``kind`` and the types that it refers to. ``reserved`` are names that no column has if columns are next to
+    the fields."""
     if kind.__name__ in definitions:
         return
     made: Schema = {"type": "object"}
@@ -86,7 +87,7 @@ def _schema(hint: Any, definitions: dict[str, Schema]) -> Any:
 
 
 def _union(schemas: list[Schema]) -> Schema:
-    """``null`` beside one other type is a second type of it."""
+    """Joins schemas; ``null`` with one other type becomes a second type of it."""
     if len(schemas) == 2 and schemas[1] == {"type": "null"} and "type" in schemas[0]:
         return schemas[0] | {"type": [schemas[0]["type"], "null"]}
     return {"anyOf": schemas}

@@ -12,7 +12,7 @@ SnapshotLsn = Annotated[field_forms.Lsn | None, Form(description="The snapshot's
 
 
 class PgFloKey(TypedDict):
-    """What identifies a row; the type is empty where nothing does."""
+    """The key of a row; the type is empty if there is none."""
 
     Type: Literal["PRIMARY KEY", "UNIQUE", "FULL", ""]
     Columns: list[str]
@@ -79,7 +79,7 @@ class PgFloRestart(_OfTable, _OfCopy):
 
 
 class PgFloDefinition(_InTransaction):
-    """A table or a type was altered; ``Schema`` and ``Table`` are null where the source could not tell which."""
+    """A table or a type was altered; ``Schema`` and ``Table`` are null if the source could not determine it."""
 
     Type: Literal["DDL"]
     Schema: str | None

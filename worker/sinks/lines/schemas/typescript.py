@@ -54,7 +54,7 @@ def _define(kind: type, made: dict[str, str], *, is_open: bool = False) -> None:
 def _fields(kind: type, made: dict[str, str]) -> Iterator[str]:
     for field in fields_of(kind):
         hint = taken_apart(field.hint)
-        # one kind alone: the others have no description, and their names say it
+        # a single kind: the others have no description, and need none
         if isinstance(hint, Formed) and hint.form.description:
             yield f"  /** {hint.form.description} */\n"
         yield f"  {field.name}{'' if field.is_required else '?'}: {_type(field.hint, made)};\n"

@@ -1,7 +1,7 @@
 """Applies one definition of the source to the target's tables, inside the caller's transaction.
 
-Which tables these are is remembered (``own.known_tables``): one whose rows never came here has none. Whatever the target refuses
-stops the worker, with the statement that was tried; a lock that somebody holds is waited for.
+These tables are remembered (``own.known_tables``): one whose rows never came here has none. A refused statement stops
+the worker, and is named in the error; it waits for locks of other sessions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from pgsluice.worker.sinks.postgres.target.type_names import TEXT, known_type, t
 _log = telemetry.logger(__name__)
 
 _NOT_OURS = {Action.IGNORE, Action.STOP, Action.RECOPY}
-"""What a person did, or a copy does."""
+"""Actions that an operator carries out, or a copy."""
 
 _LOOK = """
 SELECT c.oid, c.relkind = 'p',
@@ -88,9 +88,9 @@ class Alteration:
     policies: Policies
 
     def apply(self, definition: PublishedDefinition, *, is_accepted: bool = False) -> None:
-        """Alters the target as ``definition`` says. What a policy leaves to a person was judged before, and counts as done; with
-        ``is_accepted`` a person has done all of it. Raises RefusedDefinitionError for what the target refuses; TransientError for
-        a lock."""
+        """Alters the target by ``definition``. Parts that a policy leaves to an operator were judged before, and are
+        assumed to be done; with ``is_accepted`` an operator has done all of it. Raises RefusedDefinitionError for a
+        refused statement; TransientError for a lock."""
         event = definition.event
         # one kind alone: other definitions that alter nothing are not logged
         if isinstance(event, TableUnpublished):
@@ -116,7 +116,7 @@ class Alteration:
             case TableGone():
                 self._drop_table(event, is_accepted=is_accepted)
             case TableUnpublished() | TableRewritten() | DefinitionUnknown():
-                pass  # tells of rows, or of nothing
+                pass  # about rows, or about nothing
             case unreachable:
                 assert_never(unreachable)
 
@@ -125,7 +125,7 @@ class Alteration:
             return
         if not is_accepted:
             for difference in found:
-                # one kind alone: what else a table tells of a type is the type's own message
+                # a single kind: other facts about a type come in the type's own message
                 if isinstance(difference, TypeAltered) and difference.is_same and self._is_applied(Kind.ENUM):
                     self._execute_all(renaming_by_column(self.connection, difference.was, difference.now), now.name)
         for known in self.known_tables.of_table(self.connection, now.oid):
@@ -165,8 +165,8 @@ class Alteration:
         *,
         is_accepted: bool,
     ) -> None:
-        """What is not altered stays known by what it is called here, but for a table that was renamed: its rows would go to
-        another of that name."""
+        """Alters one table. Unaltered columns stay known by their names here; so does a table that was not renamed: its
+        rows would go to another of that name."""
         place, source = known.place, (now.schema, now.name)
         made_as_text: set[int] = set()
         for difference in found:
@@ -230,8 +230,8 @@ class Alteration:
         )
 
     def _types(self, difference: Difference, columns: Mapping[int, ColumnHere], table: str) -> dict[int, str | None]:
-        """Of the column that ``difference`` gives a type. A column that the target has not yet becomes text where it lacks the
-        type."""
+        """Returns the target's type of the column that ``difference`` gives a type. A column that the target does not
+        have yet becomes text if it lacks the type."""
         # one kind alone: other differences give no column a type
         if isinstance(difference, ColumnAdded) and difference.column.number not in columns:
             column = difference.column
@@ -280,7 +280,7 @@ def _numbers_here(by_name: Mapping[str, int], known: KnownTable, was: TableDefin
     """The numbers of the target's columns by those of the source's: where rows went to, or else those of their names."""
     there, before = set(by_name.values()), set(was.columns)
     found: dict[int, int] = {}
-    for column in (*now.columns, *was.columns):  # what was there may be remembered by its earlier name
+    for column in (*now.columns, *was.columns):  # earlier columns may be remembered by their earlier name
         remembered = known.columns.get(column.name, 0) if column in before else 0
         if remembered in there:
             found[column.number] = remembered

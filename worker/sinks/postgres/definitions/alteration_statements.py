@@ -60,10 +60,11 @@ class ColumnHere:
 
 @dataclass(frozen=True, slots=True)
 class TableHere:
-    """A table of the target that takes rows of one of the source. ``columns`` are those of its columns that the source's go to,
-    by the numbers of these, and ``current`` their types. ``types`` are what the target calls the types of the source's columns
-    that a difference gives one, by number; None where it has none of that name. ``key_constraint`` is that of its primary key of
-    ``key_columns``; "" and () without one. ``source_columns`` are those that the source's table had before, by their names."""
+    """A table of the target with rows of one of the source. ``columns`` are its columns for the source's, by the
+    source's numbers, and ``current`` their types. ``types`` are the target's names of the types of the source's columns
+    that a difference gives one, by number; None where it has none of that name. ``key_constraint`` is the constraint of
+    its primary key of ``key_columns``; "" and () without one. ``source_columns`` are the previous columns of the
+    source's table, by name."""
 
     place: tuple[str, str]
     columns: Mapping[int, ColumnHere]
@@ -82,7 +83,7 @@ class TableHere:
 
     @property
     def rows(self) -> sql.Composed:
-        """For statements that find rows, as ``TargetTable.rows``."""
+        """The table for statements that find rows, as ``TargetTable.rows``."""
         return sql.SQL("" if self.is_partitioned else "ONLY ") + self.identifier
 
     @property
@@ -91,7 +92,8 @@ class TableHere:
 
 
 def statements(difference: Difference, here: TableHere, action: Action = Action.APPLY) -> list[Statement]:
-    """In order; none where nothing is to be done. ``action`` is one that ``worker.definitions.policy`` allows for it."""
+    """Returns the statements in order; empty if there is nothing to do. ``action`` is one that
+    ``worker.definitions.policy`` allows for it."""
     match difference:
         case TableRenamed(was, now):
             return list(_renaming(here, was, now))
@@ -128,7 +130,8 @@ def _renaming(here: TableHere, was: tuple[str, str], now: tuple[str, str]) -> It
 
 
 def _adding(here: TableHere, column: DefinedColumn) -> Iterator[Statement]:
-    """A default gives the rows that are there what the source's have; the target needs none afterwards."""
+    """Yields statements that add a column. A default gives existing rows the source's values; the target needs none
+    afterwards."""
     if column.number in here.columns:
         yield from _taking(here, column, here.columns[column.number])
         return
@@ -142,7 +145,8 @@ def _adding(here: TableHere, column: DefinedColumn) -> Iterator[Statement]:
 
 
 def _taking(here: TableHere, column: DefinedColumn, found: ColumnHere) -> Iterator[Statement]:
-    """For a column that somebody added in advance: from now on it is the source's, and rows have in it what the source's have."""
+    """Yields statements for a column that was added in advance: from now on it is the source's, and rows get the
+    source's values."""
     wanted, current = here.types[column.number] or column.type_name, here.current[column.number]
     if not _takes(current, wanted):
         alter = _alter(here, "ALTER COLUMN {} TYPE ", found.name) + sql.SQL(here.types[column.number] or TEXT)
@@ -167,7 +171,7 @@ def _taking(here: TableHere, column: DefinedColumn, found: ColumnHere) -> Iterat
 
 
 def _takes(current: str, wanted: str) -> bool:
-    """Whether a column of the type ``current`` takes every value of the type ``wanted`` as it is."""
+    """Returns whether a column of the type ``current`` takes every value of the type ``wanted`` as it is."""
     return current in (wanted, _MODIFIERS.sub("", wanted), TEXT, "character varying") or wanted in _NARROWER.get(current, ())
 
 
@@ -177,7 +181,8 @@ def _renaming_column(here: TableHere, was: DefinedColumn, now: DefinedColumn) ->
 
 
 def _altering_type(here: TableHere, altered: TypeAltered) -> Iterator[Statement]:
-    """A column keeps a type that was only renamed, and no column becomes text for want of a type."""
+    """Yields statements for a type. A column keeps a type that was only renamed, and no column becomes text because its
+    type is missing."""
     number = altered.now.number
     if altered.is_same or number not in here.columns:
         return
@@ -209,7 +214,7 @@ def _altering_key(here: TableHere, keys: KeyAltered) -> Iterator[Statement]:
 
 
 def _deleting(here: TableHere, partition: DefinedPartition) -> Iterator[Statement]:
-    """The rows that the partition held. What cannot be told by plain columns was not judged to be done here."""
+    """Yields the deletion of the partition's rows. Conditions beyond plain columns were judged as not applicable here."""
     condition = parse_condition(partition.constraint, here.source_columns)
     if condition is None:
         raise TerminalError(

@@ -1,8 +1,8 @@
 """Brings a table of the target to the definition under which its rows are about to be copied again.
 
-What the source did to the table before that copy is not told in the changes that are applied: the copy holds it. So the target's
-table, which is emptied for the copy, is compared with the rows' own descriptor instead. A column that the source gave another
-type is given it too where the target had the type that the source had before; where it has one of its own it keeps that.
+The applied changes do not contain earlier alterations of the table: the copy includes them. So the target's table,
+which is emptied for the copy, is compared with the rows' own descriptor instead. A column that the source gave another
+type is given it too where the target had the type that the source had before; where it has another one it keeps that.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _TYPES = "SELECT attnum, format_type(atttypid, atttypmod) FROM pg_attribute WHER
 
 
 def refitting(connection: Connection, known_tables: KnownTables, policies: Policies, table: Table) -> list[Statement]:
-    """What empties the target's table and makes it fit for rows of ``table``. None where it fits, is not there, or never had rows
-    of that table, nor of one that had its name before. Raises TerminalError where a person is to look at it."""
+    """Returns statements that empty the target's table and make it fit for rows of ``table``. Empty if it fits, does
+    not exist, or never had rows of that table, nor of one that had its name before. Raises TerminalError where an
+    operator must decide."""
     place = (table.schema, table.name)
     entry = find_table(connection, *place)
     if entry is None:
@@ -55,8 +56,8 @@ def refitting(connection: Connection, known_tables: KnownTables, policies: Polic
 
 @dataclass(frozen=True)
 class _Refit:
-    """``types`` are those of the target's columns, by number; ``primary_key`` are numbers too, none where there is none.
-    ``made_as_text`` are the columns that the statements so far add as text for want of their types."""
+    """``types`` are the target's columns' types, by number; ``primary_key`` are numbers too, empty without one.
+    ``made_as_text`` are the columns that the statements so far add as text because their types are missing."""
 
     connection: Connection
     policies: Policies
@@ -83,7 +84,8 @@ class _Refit:
         yield from self._keying({name: found.name for name, found in here.items()}, gone)
 
     def columns(self) -> dict[str, TargetColumn]:
-        """The target's columns by the names that the source has now: those that rows went to, or else those of the names."""
+        """The target's columns by the current names of the source: the columns that rows went to, or else the ones of
+        those names."""
         by_name = {each.name: each for each in self.entry.columns}
         pairs = [
             (column.name, self._numbered(self.known.columns.get(self._name_before(column), 0))) for column in self.table.columns
@@ -98,7 +100,8 @@ class _Refit:
 
     @cached_property
     def _names_before(self) -> dict[int, str]:
-        """By the source's numbers, which stay through renames. A table that was made again has numbers of its own."""
+        """Earlier names by the source's numbers, which stay through renames. A table that was created again has other
+        numbers."""
         numbers = self.known.source_numbers if self.known.oid == self.table.oid else {}
         return {number: name for name, number in numbers.items() if number}
 
@@ -109,8 +112,9 @@ class _Refit:
         return self._names_before.get(column.number, "")
 
     def _renaming(self, here: dict[str, TargetColumn]) -> Iterator[Statement]:
-        """Renames columns that have the source's earlier names at the target, in an order in which each new name is free. Where
-        columns exchange their names, one has a name of ours meanwhile. Gives the columns in ``here`` their new names."""
+        """Renames columns that have the source's earlier names at the target, in an order in which each new name is
+        free. Where columns exchange their names, one has a temporary name meanwhile. Gives the columns in ``here``
+        their new names."""
         before = {column.name: self._name_before(column) for column in self.table.columns}
         wanted = {found.name: name for name, found in here.items() if found.name == before[name] != name}
         if not wanted or self._action(Kind.RENAME_COLUMN) is not Action.APPLY:

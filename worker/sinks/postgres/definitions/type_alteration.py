@@ -49,7 +49,7 @@ def renaming_of(connection: Connection, was: tuple[str, str], now: tuple[str, st
 
 
 def renaming_by_column(connection: Connection, was: DefinedColumn, now: DefinedColumn) -> list[Statement]:
-    """For a type whose renaming only a column shows."""
+    """Returns statements for a type whose renaming only a column shows."""
     if type_here(connection, now.type_name) is not None or type_here(connection, was.type_name) is None:
         return []
     earlier, later = type_place(connection, was.type_name), type_place(connection, now.type_name)

@@ -29,7 +29,7 @@ class TypeHere:
 
 
 def enum_statements(schema: str, name: str, was: Sequence[EnumLabel], now: Sequence[EnumLabel]) -> list[Statement]:
-    """Labels that were renamed, then those that were added, in their places."""
+    """Returns statements for renamed labels, then for added ones, in their places."""
     identifier = sql.Identifier(schema, name)
     before = {label.oid: label.label for label in was}
     found = [

@@ -1,9 +1,10 @@
-"""Which source change to blame for a folded row: the last one of its key in the partition, or the first.
+"""Finds the source change to blame for a folded row: the last one of its key in the partition, or the first.
 
-Needed only while rows are looked for that the target refuses: then each row that is staged carries its number in its piece and
-a position, in two more columns. When the last change of a row is taken out and what remains is still refused, the next pass takes
-out the one before it, until the row is as the target could take it. That may take as many passes as the row has changes, so after
-some of them the first change is blamed: then all of the row's changes in the partition are taken out.
+Needed only while refused rows are searched: then each row that is staged carries its number in its piece and a
+position, in two more columns. When the last change of a row is taken out and what remains is still refused, the next
+pass takes out the one before it, until the row is as the target could take it. That may take as many passes as the row
+has changes, so after some passes the first change is blamed: then all of the row's changes in the partition are taken
+out.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class BlamedPositions:
 
 
 def joined(pieces: Sequence[Piece], *, labelled: bool) -> Piece:
-    """One piece of the rows of several, which are of one table and kind and hold text. Rows with labels are numbered anew; those
+    """Joins several pieces of one table and kind that hold text into one. Rows with labels are numbered again; rows
     that may be of no row are the last ones again."""
     lines, absent_lines = list[bytes](), list[bytes]()
     for piece in pieces:
@@ -101,7 +102,7 @@ def _key_texts(table: Table, columns: Sequence[Sequence[Value]], rows: int) -> l
 
 
 def _whole(part: TableChanges) -> Sequence[Sequence[Value]]:
-    """The new columns; of a table without a key, those that were not sent are the old ones."""
+    """Returns the new columns; in a table without a key, unsent values are the old ones."""
     if part.table.key or part.old is None:
         return part.new
     return [

@@ -3,10 +3,10 @@
     PartitionFold       rounds, truncations, one open fold per table
       InsertRun         only inserts so far: encoded at once, nothing to compare
       KeyedFold         a table with a key: the last image of each row (keyed_fold.py)
-      OrderedFold       a table without a key: every change, in order
+      OrderedFold       a table without a key: every change, in sequence
 
-A fold takes rows until one of them cannot share its round (a key that has to change before another row may take it). Then the
-round is closed for all tables, so that rounds are cuts in commit order.
+A fold takes rows until one of them cannot share its round (a key that has to change before another row may take it).
+Then the round is closed for all tables, so that rounds are cuts in commit order.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class TableFold(Protocol):
 
 
 class PartitionFold:
-    """Takes the messages of a partition in commit order; ``finish`` says what they come down to.
+    """Takes the messages of a partition in commit order; ``finish`` returns the result.
 
-    ``one_by_one``: nothing is folded, each change is a round of its own (but consecutive inserts into a table share one), so
-    that the target goes through the very states the source went through.
+    ``one_by_one``: nothing is folded, each change is a separate round (but consecutive inserts into a table share one),
+    so that the target goes through the very states the source went through.
     """
 
     def __init__(self, *, one_by_one: bool = False) -> None:
@@ -54,7 +54,7 @@ class PartitionFold:
         self._clearings: dict[TableName, Clearing] = {}
         self._changed: set[TableName] = set()
         self._sources: dict[int, TableName] = {}
-        """What the source called each table last."""
+        """The source's last names of tables."""
 
     def add(self, message: MessageChanges) -> None:
         for part in _each_change(message) if self._one_by_one else message.parts:
@@ -130,13 +130,13 @@ class PartitionFold:
 
 
 def _is_cleared(table: Table, truncated: Table) -> bool:
-    """Whether a truncation empties ``table``: by its name, or because the source called it otherwise before."""
+    """Returns whether a truncation empties ``table``: by its name, or because the source called it otherwise before."""
     is_earlier_name = table.oid == truncated.oid and table.origin is None and truncated.origin is None
     return is_earlier_name or (table.schema, table.name) == (truncated.schema, truncated.name)
 
 
 def _differs(one: Table, other: Table) -> bool:
-    """Whether tables of one name are two tables, or versions whose rows are not alike."""
+    """Returns whether tables of one name are two tables, or versions whose rows are not alike."""
     return one.oid != other.oid or one.replica_identity is not other.replica_identity or one.columns != other.columns
 
 

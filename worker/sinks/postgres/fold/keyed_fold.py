@@ -1,15 +1,16 @@
 """Folds the changes of a table with a key: what remains of each row at the end of a round. Pure.
 
-What is kept for a key, by what happened to it in the round:
+The entry of a key, by its changes in the round:
 
     a tuple     the whole row, from an insert, an update that sent everything, or one completed from an earlier image
-    _Patch      an update that left out unchanged values nobody here knows
+    _Patch      an update that left out unchanged, unknown values
     _Move       the row came here from another key: that key has _State.MOVED
     _State.DELETED, _State.PASSED      the row is gone; PASSED when it may have come in the same round
 
-A row whose key changes stays the row it is: the target may hold more of it than the source, and its other tables may refer to it.
-So changes of keys stay a list of their own, in commit order, and a round applies them before everything else. A row may leave a
-key that another one of the list has left or comes to; whatever else touches one of their keys begins a new round.
+A row whose key changes stays the row it is: the target may contain more of it than the source, and its other tables may
+refer to it. So changes of keys stay a separate list, in commit order, and a round applies them before everything else.
+A row may leave a key that another one of the list has left or comes to; whatever else touches one of their keys begins
+a new round.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ class KeyedFold:
         self._whole_rows_only = True
         self._moves: list[_Move] = []
         self._is_chained = False
-        """Whether a row came to a key that another one had left."""
+        """True if a row came to a key that another one had left."""
 
     def add(self, changes: TableChanges, start: int) -> int:
-        """For ``TableFold``: takes rows from ``start`` on; returns the first one that needs a new round."""
+        """Takes rows from ``start`` on, as a ``TableFold``; returns the first one that needs a new round."""
         unchanged = self._has_unchanged(changes)
         whole_rows = not unchanged and changes.old is None and DELETE not in changes.operations
         if start == 0 and whole_rows and not self._moves:
@@ -197,7 +198,7 @@ class KeyedFold:
         return True
 
     def pieces(self, round_number: int) -> list[Piece]:
-        """What is left, by kind; kinds without rows are left out."""
+        """Returns the pieces by kind; kinds without rows are left out."""
         if self._whole_rows_only:
             return [self._piece(round_number, PieceKind.UPSERT, list(self._entries.values()))]
         rows: dict[PieceKind, list[Sequence[Value]]] = {kind: [] for kind in PieceKind}
@@ -228,7 +229,7 @@ class KeyedFold:
 
 
 def _over(earlier: Row, later: Row) -> Row:
-    """The later image of a row, with the earlier one's values where it says UNCHANGED."""
+    """The later image of a row, with the earlier one's values for UNCHANGED."""
     return tuple(before if after is UNCHANGED else after for before, after in zip(earlier, later, strict=True))
 
 

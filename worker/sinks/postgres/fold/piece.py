@@ -1,8 +1,8 @@
-"""What the receipt of a partition says: its changes folded to pieces, or which copied rows were loaded.
+"""The content of a partition's receipt: its changes folded to pieces, or the loaded copied rows.
 
-A piece is a set of rows of one table to which one kind of statement applies. A partition is cut into rounds, in commit order.
-Within a round no two pieces touch the same row, so the pieces of a round may be merged in any order the target's foreign keys
-ask for; the rounds, and the partitions, must be merged one after the other.
+A piece is a set of rows of one table to which one kind of statement applies. A partition is cut into rounds, in commit
+order. Within a round no two pieces touch the same row, so the pieces of a round may be merged in any sequence that the
+target's foreign keys need; the rounds, and the partitions, must be merged one after the other.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _U32 = struct.Struct(">I")
 
 
 class PieceKind(enum.StrEnum):
-    """What becomes of the rows, and which columns they have when staged.
+    """The effect of the rows, and their columns when staged.
 
-    ``c1 … cn`` are the table's columns, ``k1 … km`` its key columns as they were before, ``o1 … on`` all columns as they were
-    before, ``unchanged`` one bit per column: 1 for a column whose value was not sent, which keeps what the target has.
+    ``c1 … cn`` are the table's columns, ``k1 … km`` its key columns as they were before, ``o1 … on`` all columns as
+    they were before, ``unchanged`` one bit per column: 1 for a column whose value was not sent, which keeps what the
+    target has.
     """
 
     INSERT = "insert"
@@ -42,11 +43,11 @@ class PieceKind(enum.StrEnum):
     MOVE = "move"
     """ord, c, unchanged, k: rows whose key changed; none comes to a key that another one of the piece leaves or comes to."""
     MOVE_IN_ORDER = "move_in_order"
-    """As MOVE, in the order of ``ord``: a row may come to a key that an earlier one left, and leave it again."""
+    """MOVE, sorted by ``ord``: a row can come to a key that an earlier one left, and leave it again."""
     DELETE = "delete"
     """k: keys of rows that are gone."""
     IN_ORDER = "in_order"
-    """ord, op, c, o: changes of a table without a key, each to one row, in the order of ``ord``."""
+    """ord, op, c, o: changes of a table without a key, each to one row, sorted by ``ord``."""
 
 
 MOVES = (PieceKind.MOVE, PieceKind.MOVE_IN_ORDER)
@@ -113,8 +114,8 @@ class Clearing:
 
 @dataclass(frozen=True, slots=True)
 class FoldedPartition:
-    """What one receipt brings: tables to truncate, then pieces in the order of their rounds; or definitions, and nothing else.
-    ``is_refused``: the target did not take all rows, so there is nothing; they have to be looked at one by one."""
+    """The content of one receipt: tables to truncate, then pieces in the order of their rounds; or definitions, and
+    nothing else. ``is_refused``: the target refused rows, so there is nothing; they have to be tried one by one."""
 
     clearings: tuple[Clearing, ...]
     pieces: tuple[Piece, ...]
@@ -187,13 +188,13 @@ class FoldedPartition:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPartition:
-    """What the receipt of a partition of copied rows says: the rows themselves are in their tables by then.
+    """The content of the receipt of a partition of copied rows: the rows themselves are in their tables by then.
 
-    ``sequences`` are the messages that were loaded, by this attempt or another. ``restarted`` tables are copied again: they are
-    to be emptied, and then nothing was loaded with them. ``filled`` are the tables that the messages went into; left out unless
-    sequences are kept ahead of the rows. ``begun`` are those of a pipeline's run that begins, ``replacing`` those of them whose
-    rows are to wait until they are whole, ``replaced`` those whose rows are. Then nothing was loaded, either. ``run`` is the run
-    whose rows they are, 0 of none.
+    ``sequences`` are the messages that were loaded, by this attempt or another. ``restarted`` tables are copied again:
+    they must be emptied, and then nothing was loaded with them. ``filled`` are the tables that the messages went into;
+    left out unless sequences are kept ahead of the rows. ``begun`` are tables of a pipeline's run that begins,
+    ``replacing`` the ones among them whose rows must wait until they are whole, ``replaced`` the ones whose rows are
+    whole. Then nothing was loaded, either. ``run`` is the run whose rows they are, 0 of none.
     """
 
     sequences: tuple[int, ...]
@@ -224,8 +225,8 @@ _LOADED_TABLES = ("restarted", "filled", "begun", "replacing", "replaced")
 
 
 def inserts_together(partitions: Sequence[FoldedPartition]) -> Sequence[FoldedPartition]:
-    """One partition instead of all, when they bring nothing but new rows: these may go into a table in any order. A table's rows
-    go there together, as far as receipts carry them."""
+    """Returns one partition instead of all, when they contain only new rows: their sequence does not matter. A table's
+    rows are loaded together, as far as receipts carry them."""
     pieces = [piece for folded in partitions for piece in folded.pieces]
     if any(folded.clearings for folded in partitions) or any(
         piece.kind is not PieceKind.INSERT or piece.round for piece in pieces
@@ -244,7 +245,7 @@ def inserts_together(partitions: Sequence[FoldedPartition]) -> Sequence[FoldedPa
 
 @lru_cache(4096)
 def _encode_table(table: Table) -> str:
-    """As JSON in a string, so that a table that every batch brings is decoded once."""
+    """Encodes as JSON in a string, so that a table that every batch has is decoded once."""
     return orjson.dumps(table.encode()).decode()
 
 

@@ -1,17 +1,18 @@
 """Merges the pieces of a batch into the target's tables, inside the caller's transaction.
 
-Partitions and rounds come strictly in order. Within a round new and changed rows go first, tables that others refer to before
-those that refer to them; then deletions, the other way round. Constraints that can be deferred are, until all is merged: they
-alone serve tables that refer to each other in a circle. Where one of them refuses the outcome, and it is to be known which row is
-the cause, all is merged once more without waiting.
+Partitions and rounds come strictly in sequence. Within a round new and changed rows go first, referenced tables before
+the ones that refer to them; then deletions, the other way round. Constraints that can be deferred are, until all is
+merged: they alone serve tables that refer to each other in a circle. Where one of them refuses the outcome, and the row
+that is the cause must be found, all is merged once more without waiting.
 
-A row that takes over a unique value of a deleted one needs the opposite, so a round that fails that way is tried again with its
-deletions first. (So does a row whose key equals a deleted one's without being the same text; where keys can do that, their
-deletions always go first.)
+A row that takes over a unique value of a deleted one needs the opposite, so a round that fails that way is tried again
+with its deletions first. (So does a row whose key equals a deleted one's without being the same text; where keys can do
+that, their deletions always go first.)
 
-PostgreSQL does not check the target's foreign keys under ``session_replication_role = replica``. Where it does, deletions from
-tables that they point to wait for the end of the batch, or for the next change of such a table: rows that refer to a deleted one
-may leave it in a later round, as a cascade at the source has them do (``referencing_keys``).
+PostgreSQL does not check the target's foreign keys under ``session_replication_role = replica``. Where it does,
+deletions from tables that they point to wait for the end of the batch, or for the next change of such a table: rows
+that refer to a deleted one may leave it in a later round, as a cascade at the source has them do
+(``referencing_keys``).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_er
 _WRITE_ORDER = (*MOVES, PieceKind.PATCH, PieceKind.INSERT, PieceKind.UPSERT, PieceKind.IN_ORDER)
 _IN_ORDER = (PieceKind.MOVE_IN_ORDER, PieceKind.IN_ORDER)
 _OVER_OTHERS = {PieceKind.INSERT: PieceKind.UPSERT, PieceKind.MOVE: PieceKind.MOVE_IN_ORDER}
-"""What applies rows whose keys the target has already."""
+"""The kind that applies rows whose keys the target has already."""
 _JOINED = (PieceKind.MOVE, PieceKind.PATCH, PieceKind.UPSERT, PieceKind.DELETE)
 
 _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)"
@@ -64,13 +65,14 @@ _NO_SCANS = "SELECT set_config('enable_hashjoin', 'off', true), set_config('enab
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merges over ``connection``, whose ``targets`` and ``stages`` are prepared for everything that the batch's pieces need.
+    """Merges over ``connection``, whose ``targets`` and ``stages`` are prepared for everything that the batch's pieces
+    need.
 
-    ``missing`` counts changes that met no row: not an error, the target may have been started without the row. What an attempt
-    counted that was taken back does not stay. ``names_missing``: the rows have labels, and their positions are to be known.
-    ``row_merge`` merges what it can of a round that the target refuses; without it such a round raises.
-    ``referencing`` knows the foreign keys that are checked; None where none is. ``truncates``: tables are emptied by TRUNCATE,
-    where the target lets them. ``left_out`` are the positions of labelled rows that are not merged.
+    ``missing`` counts changes that met no row: not an error, the target may have been started without the row. Counts
+    of an attempt that was rolled back are dropped. ``names_missing``: the rows have labels, and their positions are
+    needed. ``row_merge`` merges as much as possible of a round that the target refuses; without it such a round raises.
+    ``referencing`` knows the foreign keys that are checked; None without any. ``truncates``: tables are emptied by
+    TRUNCATE, if the target allows it. ``left_out`` are the positions of labelled rows that are not merged.
     """
 
     connection: Connection
@@ -87,7 +89,8 @@ class Merge:
         """Raises PieceError, DirectCopyError, or TerminalError for what a target table cannot do."""
         looking = [piece for folded in partitions for piece in folded.pieces if piece.kind in _JOINED]
         if looking and all(isinstance(piece.content, bytes) for piece in looking):
-            # A temporary table has no statistics; the guess for it is large enough to make a scan of the target look cheap.
+            # A temporary table has no statistics; the guess for it is large enough to make a scan of the target seem
+            # cheap.
             self.connection.execute(_NO_SCANS)
         if self.row_merge is None:
             self._apply_partitions(inserts_together(partitions))
@@ -98,8 +101,8 @@ class Merge:
         except PieceError as error:
             if self.row_merge.rejections or not error.concerns_rows:
                 raise
-            # A check that waits cannot tell which row it refuses. What tables took while it waited stays noted in ``refusals``:
-            # rows that go only together are all refused now, which is no fault of their tables.
+            # A check that waits cannot identify the row that it refuses. Successes of tables while it waited stay noted
+            # in ``refusals``: rows that go only together are all refused now, which is no fault of their tables.
             self._count_again_from(before)
             self._apply_or_refuse(partitions, replace(self.row_merge, checks_at_once=True))
         if self.row_merge.rejections:
@@ -113,7 +116,7 @@ class Merge:
                 raise psycopg.Rollback
 
     def _takes_without(self, partitions: Sequence[FoldedPartition], positions: Sequence[Position]) -> bool:
-        """Whether the target takes the batch without the changes at ``positions``; nothing of it stays."""
+        """Returns whether the target takes the batch without the changes at ``positions``; nothing of it stays."""
         trial = replace(self, row_merge=None, left_out=positions, missing=Missing())
         try:
             with self.connection.transaction():
@@ -126,7 +129,8 @@ class Merge:
         return True
 
     def _apply_partitions(self, partitions: Sequence[FoldedPartition]) -> None:
-        """Where rows were refused nothing is applied, and so nothing is checked that may have waited for them."""
+        """Merges the partitions. If rows were refused nothing is applied, and no deferred check that may have waited
+        for them runs."""
         at_once = self.row_merge is not None and self.row_merge.checks_at_once
         self.connection.execute(f"SET CONSTRAINTS ALL {'IMMEDIATE' if at_once else 'DEFERRED'}")
         if self.referencing is not None:
@@ -147,7 +151,7 @@ class Merge:
         self._check_deferred(list(self.targets))
 
     def _merge_but_waiting(self, pieces: list[Piece], waiting: list[Piece]) -> list[Piece]:
-        """Merges a round, but for those of its deletions that wait; returns all that wait then. ``waiting`` are those of earlier
+        """Merges a round, except its deletions that wait; returns all that wait then. ``waiting`` are from earlier
         rounds."""
         now = [piece for piece in pieces if not self._waits(piece)]
         later = [piece for piece in pieces if self._waits(piece)]
@@ -177,7 +181,7 @@ class Merge:
         return waiting
 
     def _waits(self, piece: Piece) -> bool:
-        """Whether it deletes rows that checked foreign keys may point to."""
+        """Returns whether it deletes rows that checked foreign keys may point to."""
         if self.referencing is None or piece.kind is not PieceKind.DELETE:
             return False
         try:
@@ -204,7 +208,7 @@ class Merge:
             self._merge_round(pieces)
 
     def _check_deferred(self, tables: Sequence[Table]) -> None:
-        """What is wrong would come up at the commit otherwise, when it is too late to tell the table."""
+        """Checks deferred constraints now: at the commit it would be too late to name the table."""
         try:
             self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as error:
@@ -255,11 +259,12 @@ class Merge:
             self._apply_round(*self._orders(pieces))
 
     def _orders(self, pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-        """The order of a round's pieces, and the other one, with its deletions first."""
+        """Returns the sequence of a round's pieces, and the other one, with its deletions first."""
         order, is_circle = self._referenced_first({piece.table for piece in pieces})
 
         def place(piece: Piece) -> tuple[bool, int, int]:
-            """In a circle what a foreign key's action changes has to be written after it, too."""
+            """Returns the sort key; in a circle, rows that a foreign key's action changes have to be written after it,
+            too."""
             return is_circle and piece.kind not in MOVES, order[piece.table], _WRITE_ORDER.index(piece.kind)
 
         writes = sorted((piece for piece in pieces if piece.kind is not PieceKind.DELETE), key=place)
@@ -288,8 +293,9 @@ class Merge:
         self.missing.update(before)
 
     def _referenced_first(self, tables: Iterable[Table]) -> tuple[dict[Table, int], bool]:
-        """A place for each table, after the places of those it refers to. Tables that refer to each other in a circle get
-        places in some order: only deferred constraints can serve them. Whether there is a circle is said, too."""
+        """A place for each table, after the places of the tables it refers to. Tables that refer to each other in a
+        circle get places in some sequence: only deferred constraints can serve them. Also returns whether there is a
+        circle."""
         targets = [self.targets[table] for table in tables]
         present = {target.oid for target in targets}
         references = {target.oid: (target.references & present) - {target.oid} for target in targets}
@@ -331,7 +337,8 @@ class Merge:
         self.stages.empty(stage, piece.text_bytes)
 
     def _copy(self, target: TargetTable, text: Iterable[bytes]) -> None:
-        """Without a stage, and without a savepoint: a row that is met by another one is rare, and has the batch merged again."""
+        """Copies without a stage, and without a savepoint: a row that meets another one is rare, and makes the batch
+        merge again."""
         try:
             copy_text(self.connection, target.copy_statement, text)
         except MEETS_ANOTHER:
@@ -344,7 +351,7 @@ class Merge:
             positions = sql.Literal([str(position) for position in self.left_out])
             stage = self.stages.of(left.format(stage.identifier, positions), stage.target)
         if kind is PieceKind.MOVE and not stage.target.has_exact_key:
-            kind = PieceKind.MOVE_IN_ORDER  # keys that are told apart here may be the same one at the target
+            kind = PieceKind.MOVE_IN_ORDER  # keys that differ here may be the same one at the target
         if self.names_missing and kind in _IN_ORDER:
             self.missing.update(merge_in_order(self.connection, piece, stage, lambda rows: self._run(piece, rows, kind)))
             return
@@ -363,7 +370,7 @@ class Merge:
             self.missing.update(count_missing(self.connection, piece, missing))
 
     def _run(self, piece: Piece, stage: Stage, kind: PieceKind) -> int:
-        """How many of the piece's changes met no row."""
+        """Returns how many of the piece's changes met no row."""
         check = identity_change_query(stage.target, kind, stage.identifier) if stage.target.fixed else None
         if check is not None and self.connection.execute(check).rowcount:
             raise identity_error(stage.target)

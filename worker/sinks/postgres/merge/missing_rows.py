@@ -1,8 +1,8 @@
-"""Changes that meet no row at the target: how many they are, which they are, and what becomes of them.
+"""Changes that meet no row at the target: their number, their positions, and their treatment.
 
-A statement tells how many rows it touched, not which. Where positions are needed, the worker writes a batch with such changes
-once more, with the labels that ``BlamedPositions`` adds, and before it merges a piece it looks for the piece's rows. Rows that
-came and went are the last ones of a piece, and are never missing.
+A statement returns how many rows it touched, not which. Where positions are needed, the worker writes a batch with such
+changes once more, with the labels that ``BlamedPositions`` adds, and before it merges a piece it looks for the piece's
+rows. Rows that came and went are the last ones of a piece, and are never missing.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ class OnMissing(StrEnum):
 
 
 class MissingRowPolicy:
-    """Decides by ``on-missing-row`` what becomes of changes that met no row. Where a rule or route leaves rows out, they are no
-    fault, and only counted."""
+    """Decides by ``on-missing-row`` about changes that met no row. Where a rule or route leaves rows out, they are
+    correct, and only counted."""
 
     def __init__(self, on_missing_row: str, *, is_replay: bool) -> None:
-        """In a replay a change is refused instead of ending the worker: that of the person who replays it must not end."""
+        """In a replay a change is refused instead of ending the worker: the process that replays it must not end."""
         on_missing = OnMissing(on_missing_row)
         self._on_missing = OnMissing.DEAD_LETTER if is_replay and on_missing is OnMissing.STOP else on_missing
         self._may_leave_out: MayLeaveOut = lambda _oid, _source: False
 
     def expect_missing(self, may_leave_out: MayLeaveOut) -> None:
-        """As ``MissingRowSink``."""
+        """Implements ``MissingRowSink``."""
         self._may_leave_out = may_leave_out
 
     def asks_which(self, missing: Missing, counted: Sequence[MissedChanges]) -> bool:
-        """Whether the positions of ``missing`` have to be found. Where they are only counted, those of a table are found once;
-        ``counted`` are the ones of earlier batches."""
+        """Returns whether the positions of ``missing`` have to be found. Where they are only counted, those of a table
+        are found once; ``counted`` are the ones of earlier batches.
+        """
         tables = {(each.table.oid, (each.table.schema, each.table.name)) for each in self._faults(missing)}
         if self._on_missing is OnMissing.COUNT:
             tables -= {(each.oid, each.place) for each in counted}
@@ -80,7 +81,7 @@ def _rejection(missed: MissedChange) -> Rejection:
 
 
 def _error(missed: Sequence[MissedChange]) -> TerminalError:
-    """Names the first of them in the order of the source's commits."""
+    """Returns the error, which names the first of them in the source's commit order."""
     first = min(missed, key=lambda each: each.position or Position(LSN(0), 0))
     table = ".".join(first.table.source_name)
     more = f", nor did {len(missed) - 1} other changes of the batch" if len(missed) > 1 else ""
@@ -122,8 +123,8 @@ def find_missing(connection: Connection, piece: Piece, stage: Stage) -> Missing:
 
 
 def merge_in_order(connection: Connection, piece: Piece, stage: Stage, merge: Callable[[Stage], int]) -> Missing:
-    """Merges a piece in the order of its rows, which have labels, and finds those that met no row: in halves, because what a row
-    meets depends on all before it. ``merge`` returns how many met none."""
+    """Merges a piece row by row in sequence, with labels, and finds rows that met none: in halves, because a row's
+    match depends on all before it. ``merge`` returns how many met none."""
     found = Missing()
     operation = "op" if piece.kind is PieceKind.IN_ORDER else "'U'"
 

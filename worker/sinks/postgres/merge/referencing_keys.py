@@ -46,8 +46,8 @@ SELECT r.conname, n.nspname, c.relname, r.conrelid, r.confdeltype IN ('c', 'n', 
                     WHERE whole.oid = r.conparentid AND whole.confrelid IN (SELECT oid FROM own))
  ORDER BY r.oid
 """).format(own_table("tables"))
-"""In the order of ``_ReferencingKey``'s fields. Those that point to a partition count as ones that point to the whole table. A
-foreign key of, or to, a partitioned table stands for those of its partitions."""
+"""Selects ``_ReferencingKey``'s fields. A foreign key that points to a partition is treated as one that points to the
+whole table. One of, or to, a partitioned table represents its partitions' keys."""
 
 _REFUSE = """
 BEGIN
@@ -85,8 +85,8 @@ class _ReferencingKey:
     referenced: Sequence[str]
 
     def refusal(self, target: TargetTable, stage: sql.Composable) -> sql.Composed:
-        """Returns the statement that raises a foreign key violation if a row refers to one of ``target`` whose key is in
-        ``stage``. Rows whose keys are there together may refer to each other."""
+        """Returns the statement that raises a foreign key violation if a row refers to one of ``target`` whose key is
+        in ``stage``. Rows whose keys are in the stage together may refer to each other."""
         unless: sql.Composable = sql.SQL("")
         if self.oid == target.oid:
             goes_too = same_key(target, "k", _CHILD)
@@ -146,7 +146,7 @@ class ReferencingKeys:
         self._connection = connection
         self._found: dict[int, list[_ReferencingKey]] = {}
         self._may_have_notes = False
-        """Whether rows may be noted in this transaction."""
+        """True if rows may be noted in this transaction."""
 
     def begin(self) -> None:
         """Begins a transaction, in which no row is noted yet."""

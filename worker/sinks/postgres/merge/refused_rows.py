@@ -1,16 +1,17 @@
-"""Rows that the target refuses among many that it takes: finding them, and merging the others.
+"""Finds the rows that the target refuses among many, and merges the others.
 
-Rows are tried in ranges. One that fails is cut: a large one into chunks, a chunk where COPY says that it stumbled, or in halves.
-So b bad rows among n cost about b · log(CHUNK_ROWS) attempts beyond the n / CHUNK_ROWS of the chunks, and few rows are tried
-often.
+Rows are tried in ranges. One that fails is cut: a large one into chunks, a chunk at COPY's error position, or in
+halves. So b bad rows among n cost about b · log(CHUNK_ROWS) attempts beyond the n / CHUNK_ROWS of the chunks, and few
+rows are tried often.
 
-In a merge a row may be refused only because another one is not there yet, or not gone yet. So what was refused is tried again as
-long as that helped anything. Rows that exchange their keys, or refer to each other, go only together, though, and are refused
-one by one. So the batch is tried without fewer and fewer of them, until each that is left has to be left out if the others are.
-Where that is one row, it is the cause. Among several there may be one that only misses another of them, as their reasons say.
+In a merge a row may be refused only because another one does not exist yet, or is not gone yet. So refused rows are
+tried again as long as that helps. Rows that exchange their keys, or refer to each other, go only together, though, and
+are refused one by one. So the batch is tried without fewer and fewer of them, until each remaining one has to be left
+out if the others are. If that is one row, it is the cause. Among several there may be one that only misses another of
+them, as their reasons show.
 
-Where more rows are refused for what they are than there may be dead letters, the batch cannot be applied, and nobody looks for
-the others. A table that takes none of its rows is one for ``dead_letters.refusals``.
+Where more rows are refused for what they are than there may be dead letters, the batch cannot be applied, and the
+search ends. A table that takes none of its rows is one for ``dead_letters.refusals``.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ from pgsluice.worker.sinks.postgres.target.failure import PieceError, concerns_r
 from pgsluice.worker.sinks.postgres.target.table import TargetTable
 
 CHUNK_ROWS = 1024
-"""As many rows take about as long as a statement's own cost, so that cutting them smaller at once would gain nothing."""
+"""Number of rows that take about as long as a statement's own cost, so that cutting them smaller at once would gain
+nothing."""
 
 _LINE = re.compile(r"COPY [^,]*, \w+ (\d+)")
-"""In English ``COPY t, line 3, column c2: …``; most other languages keep that shape. In one that does not, halves are tried."""
+"""COPY's error position: in English ``COPY t, line 3, column c2: …``; most other languages keep that shape. In others,
+halves are tried."""
 
 RefusedRow = tuple[int, psycopg.Error]
 T = TypeVar("T")
@@ -64,8 +67,8 @@ MOST_TRIALS = 24
 
 @dataclass(slots=True)
 class RefusalBound:
-    """Counts rows of a batch that are refused whatever becomes of other rows. They are too many when they are more than ``most``,
-    and MOST_REFUSALS or more: so many tell whether a table is at fault that takes none."""
+    """Counts rows of a batch that are refused independent of other rows. They are too many when they are more than
+    ``most``, and MOST_REFUSALS or more: enough to decide whether a table is at fault that accepts none."""
 
     most: int
     _found: int = 0
@@ -81,9 +84,9 @@ class RefusalBound:
 def refused_rows(
     first: int, end: int, attempt: Callable[[int, int], None], bound: RefusalBound | None = None
 ) -> list[RefusedRow]:
-    """Those of the rows ``first`` to ``end - 1`` that cannot be applied; the others are, in order. ``attempt`` applies a range in
-    a savepoint; it raises what the target says. An error that is not about rows is raised on. It ends early where ``bound`` is
-    exceeded."""
+    """Returns the rows among ``first`` to ``end - 1`` that cannot be applied; the others are, in sequence. ``attempt``
+    applies a range in a savepoint; it raises the target's error. An error that is not about rows is raised. It ends
+    early when ``bound`` is exceeded."""
     refused: list[RefusedRow] = []
     ranges = [(first, end)] if first < end else []
     while ranges and not (bound and bound.is_exceeded):
@@ -191,9 +194,9 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class RowMerge:
-    """Merges what the target takes of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds. What
-    was refused is told by ``check``, which ``apply`` calls when that is more than ``bound`` allows. ``checks_at_once``: no
-    constraint waits for the end of the batch."""
+    """Merges the accepted rows of one batch, in its transaction. Stages have the columns that ``BlamedPositions`` adds.
+    Refused rows are raised by ``check``, which ``apply`` calls when that is more than ``bound`` allows.
+    ``checks_at_once``: no constraint waits for the end of the batch."""
 
     connection: Connection
     targets: Mapping[Table, TargetTable]
@@ -206,9 +209,9 @@ class RowMerge:
     """Positions of rejections that other rows may be the cause of."""
 
     def leave_out_few(self, takes_without: Callable[[Sequence[Position]], bool]) -> None:
-        """Takes out of ``rejections`` what need not be refused, unless that would take more than MOST_TRIALS; the reasons of the
-        others tell how many were refused together. ``takes_without`` says whether the target takes the batch without the changes
-        at these positions."""
+        """Removes needless ``rejections``, unless that would take more than MOST_TRIALS; the reasons of the others
+        include how many were refused together. ``takes_without`` returns whether the target accepts the batch without
+        the changes at these positions."""
         doubtful = [each.position for each in self.rejections if each.position in self.cured_by_others]
         sure = [each.position for each in self.rejections if each.position not in self.cured_by_others]
         left = set(doubtful)
@@ -230,8 +233,9 @@ class RowMerge:
             raise RejectedChanges(self.rejections)
 
     def takes(self, pieces: Sequence[Piece], work: Callable[[], None]) -> bool:
-        """Whether the target took ``pieces``, which ``work`` merges; nothing of it is done otherwise. Raises a PieceError that is
-        not about rows."""
+        """Returns whether the target took ``pieces``, which ``work`` merges; nothing of it is done otherwise. Raises a
+        PieceError that is not about rows.
+        """
         try:
             with self.connection.transaction():
                 work()

@@ -1,12 +1,12 @@
-"""Rows that are to take the place of all that a table holds: they wait in a table of their own until they are whole.
+"""Rows that will replace all rows of a table: they wait in a separate table until they are whole.
 
-That table, in schema ``pgsluice``, is like the target's: it has its columns, constraints and indexes, so what the target would
-refuse is refused when it is loaded. It is logged, because it outlives the batch that fills it.
+That table, in schema ``pgsluice``, is like the target's: it has its columns, constraints and indexes, so rows that the
+target would refuse are refused when they are loaded. It is logged, because it outlives the batch that fills it.
 
-When the run is whole one transaction, the one that moves the position, makes the target's table hold these rows and no others:
-rows whose key is gone are deleted, new ones inserted, others updated where they differ. So the table stays what it is, with its
-grants, views, foreign keys and triggers; readers wait for nobody, and find the old rows or the new ones; and what did not change
-is not written. Others that write to the table wait meanwhile.
+When the run is whole one transaction, the one that moves the position, makes the target's table hold these rows and no
+others: rows whose key is gone are deleted, new ones inserted, others updated where they differ. So the table stays what
+it is, with its grants, views, foreign keys and triggers; readers never wait, and find the old rows or the new ones; and
+unchanged rows are not written. Others that write to the table wait meanwhile.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ _LOCK = "LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE"
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """Those of one worker of one group. Each method but ``waiting`` belongs into the transaction that moves the position."""
+    """The replacements of one worker of one group. Each method except ``waiting`` belongs into the transaction that
+    moves the position."""
 
     group: str
     worker: str
 
     def waiting(self, target: TargetTable) -> TargetTable:
-        """Where rows wait that are to replace those of ``target``."""
+        """Returns the table where rows wait that will replace the rows of ``target``."""
         return replace(target, place=(TARGET_SCHEMA, self._name(target)), is_partitioned=False, has_rules=False)
 
     def forget(self, connection: Connection, target: TargetTable) -> None:
@@ -52,7 +53,8 @@ class Replacements:
         connection.execute(sql.SQL(_CREATE).format(own_table(self._name(target)), target.identifier))
 
     def finish(self, connection: Connection, target: TargetTable) -> int:
-        """From the commit on the target's table holds the rows that waited, and no others: how many of them it held already."""
+        """Makes the target's table hold the rows that waited, and no others, from the commit on; returns how many of
+        them existed already."""
         waiting = own_table(self._name(target))
         connection.execute(sql.SQL(_LOCK).format(target.identifier))
         connection.execute(sql.SQL("ANALYZE {}").format(waiting))
@@ -67,12 +69,12 @@ class Replacements:
         return int(waited) - written
 
     def _name(self, target: TargetTable) -> str:
-        """Not that of the table: an identifier has 63 bytes."""
+        """Returns a short name, other than the table's: an identifier has 63 bytes."""
         owner = hashlib.blake2b(f"{self.group}/{self.worker}".encode(), digest_size=6).hexdigest()
         return f"waiting_{owner}_{target.oid}"
 
 
 def _execute(connection: Connection, statements: Sequence[sql.Composed]) -> int:
-    """How many rows they wrote. The first one deletes."""
+    """Executes statements; returns how many rows they wrote, without the first one, which deletes."""
     with connection.transaction():
         return sum([connection.execute(statement).rowcount for statement in statements][1:])

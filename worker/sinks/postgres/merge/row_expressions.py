@@ -56,7 +56,7 @@ def sent_value(target: TargetTable, kind: PieceKind, column: int) -> sql.Compose
 
 
 def is_distinct(target: TargetTable, column: int, value: sql.Composable) -> sql.Composed:
-    """By its text where ``=`` may hold for other text, or does not exist."""
+    """Compares by text if ``=`` may be true for other text, or does not exist."""
     form = "target.{name} IS DISTINCT FROM {value}"
     if column not in target.exact:
         form = 'target.{name}::text COLLATE "C" IS DISTINCT FROM {value}::text COLLATE "C"'
@@ -64,7 +64,8 @@ def is_distinct(target: TargetTable, column: int, value: sql.Composable) -> sql.
 
 
 def is_same(target: TargetTable, column: int, record: sql.Composable) -> sql.Composed:
-    """The target's value is the old one in ``record``: by its text, unless ``=`` says the same (then an index can help)."""
+    """SQL: the target's value is the old one in ``record``, by its text, unless ``=`` is equivalent (then an index can
+    help)."""
     name, old = name_of(target, column), sql.SQL("{}.{}").format(record, sql.Identifier(f"o{column + 1}"))
     if column not in target.exact:
         return sql.SQL('target.{}::text COLLATE "C" IS NOT DISTINCT FROM {}::text COLLATE "C"').format(name, old)

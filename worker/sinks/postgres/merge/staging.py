@@ -1,9 +1,9 @@
-"""Where a piece's rows wait until the merge reads them.
+"""The stages where a piece's rows wait until the merge reads them.
 
-A large piece is copied by its task into an unlogged table of its own in schema ``pgsluice``, which is dropped with the merge or,
-when there are many, after it. What would be too many tables is parked as text (``parked_text``). A small
-one travels in the receipt, and the driver copies it into a temporary table that its session keeps for pieces of that shape.
-An unlogged table is empty after a crash of the target: the merge must look before it trusts one (``check_staged``).
+A large piece is copied by its task into a separate unlogged table in schema ``pgsluice``, which is dropped with the
+merge or, when there are many, after it. Beyond a number of tables it is parked as text (``parked_text``). A small one
+travels in the receipt, and the driver copies it into a temporary table that its session keeps for pieces of that shape.
+An unlogged table is empty after a crash of the target: the merge must check before it trusts one (``check_staged``).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ LOCKS_PER_STAGE = 8
 for its tables and for others."""
 
 DROPPED_AT_ONCE = 32
-"""So many staging tables are dropped in one transaction: each takes five locks, two of them on its row types, of which a target
-has some thousand for all its sessions, or some hundred when its settings are small."""
+"""Number of staging tables dropped in one transaction: each takes five locks, two of them on its row types, and a
+target has some thousand locks for all its sessions, or some hundred when its settings are small."""
 
 PART_COLUMNS = 300
-"""Of the tables that make up a stage for wide rows. A value takes 24 bytes at most when a page has no room for it, so that many
-fit into a page, whatever they are."""
+"""Limit for each of the tables that make up a stage for wide rows. A value takes 24 bytes at most when a page has no
+room for it, so that many fit into a page, whatever they are."""
 
 HAS_MERGE = 150_000
 """MERGE came with PostgreSQL 15."""
@@ -69,11 +69,11 @@ class StageNames:
         return f"stage_{hashlib.blake2b(f'{self.group}/{self.worker}'.encode(), digest_size=6).hexdigest()}_"
 
     def parked_table(self, first_sequence: int) -> str:
-        """Where text of one partition is parked (``parked_text``)."""
+        """Returns the table for parked text of one partition (``parked_text``)."""
         return f"{self.prefix}{first_sequence}_parked"
 
     def of_attempt(self, first_sequence: int) -> Iterable[str]:
-        """Names for one attempt to write one partition; no other attempt gets the same."""
+        """Yields names for a single attempt to write one partition; no other attempt gets the same."""
         attempt = uuid.uuid4().hex[:12]
         return (f"{self.prefix}{first_sequence}_{attempt}_{number}" for number in itertools.count(1))
 
@@ -85,7 +85,7 @@ _COMPRESSED = """
 SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attstorage IN ('x', 'm')
 """
 _LABELS = sql.SQL("ALTER TABLE {} ADD COLUMN n bigint, ADD COLUMN position text")
-"""What ``blamed_positions`` adds."""
+"""Adds the columns of ``blamed_positions``."""
 
 
 def create_stage(connection: Connection, name: str, target: TargetTable, kind: PieceKind, *, labelled: bool = False) -> None:
@@ -101,8 +101,9 @@ def create_stage(connection: Connection, name: str, target: TargetTable, kind: P
 
 
 def keep_uncompressed(connection: Connection, name: str) -> None:
-    """For rows with large values. A value that does not compress would be tried twice, here and by the merge, which takes the
-    server most of its time; one that does costs a little more when only the merge, in one session, compresses it."""
+    """Turns off compression, for rows with large values. A value that does not compress would be tried twice, here and
+    by the merge, which takes the server most of its time; one that does costs a little more when only the merge, in one
+    session, compresses it."""
     found = connection.execute(_COMPRESSED, [own_table(name).as_string()]).fetchall()
     actions = sql.SQL(", ").join(
         sql.SQL("ALTER COLUMN {} SET STORAGE EXTERNAL").format(sql.Identifier(column)) for (column,) in found
@@ -112,7 +113,7 @@ def keep_uncompressed(connection: Connection, name: str) -> None:
 
 
 def index_rows(connection: Connection, name: str) -> None:
-    """For the merge, which may look for rows by their number many times."""
+    """Indexes rows for the merge, which may search rows by their number many times."""
     connection.execute(sql.SQL("CREATE INDEX ON {} (n)").format(own_table(name)))
 
 
@@ -124,7 +125,7 @@ def copy_into(connection: Connection, table: sql.Composable, text: Iterable[Buff
 
 
 def copy_text(connection: Connection, statement: bytes | sql.Composed, text: Iterable[Buffer]) -> int:
-    """``text`` in blocks of any size. Returns how many rows the server says that it took."""
+    """Copies ``text``, in blocks of any size. Returns the server's count of rows."""
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy:
             for block in text:
@@ -143,7 +144,8 @@ def check_staged(connection: Connection, names: Iterable[str]) -> None:
 
 
 def lock_capacity(connection: Connection) -> int:
-    """How many locks the target's settings promise to all sessions together (manual: max_locks_per_transaction)."""
+    """Returns how many locks the target's settings promise to all sessions together (manual:
+    max_locks_per_transaction)."""
     query = "SELECT current_setting('max_locks_per_transaction')::int * current_setting('max_connections')::int"
     found = connection.execute(query).fetchone()
     assert found is not None, "a query without FROM has one row"
@@ -158,16 +160,17 @@ def drop_stages(connection: Connection, names: Sequence[str]) -> None:
 
 
 def leftover_stages(connection: Connection, names: StageNames, up_to_sequence: int | None) -> list[str]:
-    """This worker's staging tables, those of parked text among them, whose first sequence is at most ``up_to_sequence`` (None:
-    all of them). Once the position has passed it, nobody will merge them: the batch was applied, or the task that made them was
-    repeated elsewhere."""
+    """Returns this worker's staging tables, including parked text, whose first sequence is at most ``up_to_sequence``
+    (None: all of them). Once the position has passed it, they are never merged: the batch was applied, or the task that
+    made them was repeated elsewhere."""
     found = [row[0] for row in connection.execute(_STAGES, [TARGET_SCHEMA, names.prefix]).fetchall()]
     return [name for name in found if up_to_sequence is None or names.first_sequence(name) <= up_to_sequence]
 
 
 def is_wide(table: Table, kind: PieceKind) -> bool:
-    """Whether a stage for such rows is more than one table: where it has more columns than one may have, or two rows in one,
-    which a page may have no room for."""
+    """Returns whether a stage for such rows is more than one table: where it has more columns than one may have, or two
+    rows in one, which a page may have no room for.
+    """
     columns, key = len(table.columns), len(table.key)
     match kind:
         case PieceKind.INSERT | PieceKind.UPSERT | PieceKind.DELETE:
@@ -230,8 +233,8 @@ class Stage:
 class SessionStages:
     """The temporary tables of one session; the least recently used goes first when there are too many.
 
-    ``labelled``: they are for rows with labels; set it while there are none. ``not_copied_into`` are tables whose new rows go
-    through a stage too, because COPY into them failed.
+    ``labelled``: they are for rows with labels; set it while the session has no stage. ``not_copied_into`` are tables
+    whose new rows go through a stage too, because COPY into them failed.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -242,7 +245,9 @@ class SessionStages:
         self._numbers = itertools.count(1)
 
     def goes_straight(self, piece: Piece, target: TargetTable) -> bool:
-        """Whether the piece's rows are copied right into their table: they are new, and not looked at one by one."""
+        """Returns whether the piece's rows are copied right into their table: they are new, and not looked at one by
+        one.
+        """
         is_possible = piece.kind is PieceKind.INSERT and target.takes_whole_rows and not target.sequences
         return is_possible and not self.labelled and piece.table not in self.not_copied_into
 
@@ -285,7 +290,7 @@ class SessionStages:
         return self._connection.info.server_version >= HAS_MERGE
 
     def of(self, rows: sql.Composable, target: TargetTable) -> Stage:
-        """For rows that are in another table, or in a query."""
+        """Returns a stage for rows that are in another table, or in a query."""
         return Stage(rows, target, has_merge=self._has_merge)
 
     def __getitem__(self, shape: tuple[TargetTable, PieceKind]) -> Stage:

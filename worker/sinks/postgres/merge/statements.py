@@ -1,7 +1,8 @@
 """The SQL of staging and merging. Pure: target tables and stages in, statements out.
 
-A stage is a table that holds the rows of one piece under positional names (``piece.PieceKind``), with the types of the target's
-columns, so that no name of a user's column can clash with ours and every value is checked when it is staged.
+A stage is a table that holds the rows of one piece under positional names (``piece.PieceKind``), with the types of the
+target's columns, so that no name of a user's column can clash with pgsluice's and every value is checked when it is
+staged.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ MOST_STAGE_COLUMNS = 1600
 
 
 def stage_query(target: TargetTable, columns: Iterable[sql.Composable]) -> Statement:
-    """For CREATE TABLE … AS: ``columns`` of a stage, without rows."""
+    """Returns a query for CREATE TABLE … AS: ``columns`` of a stage, without rows."""
     return sql.SQL("SELECT {} FROM {} AS target WITH NO DATA").format(_COMMA.join(columns), target.identifier)
 
 
 def stage_columns(target: TargetTable, kind: PieceKind) -> list[sql.Composable]:
-    """The columns of a stage for pieces of ``kind``, in the order of the fields of their rows."""
+    """Returns the columns of a stage for pieces of ``kind``, in the sequence of their rows' fields."""
     rows = _typed("c", range(len(target.table.columns)), target)
     keys = _typed("k", target.table.key, target)
     bits = [sql.SQL("NULL::varbit AS unchanged")]
@@ -72,9 +73,9 @@ def _value(target: TargetTable, column: int) -> Statement:
 
 
 def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable, *, has_merge: bool) -> list[Statement]:
-    """What applies the rows of ``stage``: statements to be run until they have touched as many rows as it has (MOVE_IN_ORDER and
-    IN_ORDER: the setting ``pgsluice.missing`` tells how many changes met no row). ``has_merge``: the target has MERGE, and nobody
-    else is writing rows with these keys."""
+    """Returns statements that apply the rows of ``stage``, to be run until they have touched as many rows as it has
+    (MOVE_IN_ORDER and IN_ORDER: the setting ``pgsluice.missing`` holds how many changes met no row). ``has_merge``: the
+    target has MERGE, and no other session is writing rows with these keys."""
     match kind:
         case PieceKind.INSERT:
             return [_insert(target, stage)]
@@ -100,10 +101,10 @@ def merge_statements(target: TargetTable, kind: PieceKind, stage: sql.Composable
 
 
 def upsert_statements(target: TargetTable, stage: sql.Composable, *, only_different: bool = False) -> list[Statement]:
-    """As merge_statements of UPSERT, where others may write rows with these keys at the same time. INSERT … ON CONFLICT alone
-    would make default values for rows that are there, and fire its INSERT triggers. ``only_different``: rows that are there
-    already, the same, are not touched, and not counted. A table with rules takes no ON CONFLICT: it refuses a row that others
-    write at the same time."""
+    """Returns merge_statements of UPSERT, if others may write rows with these keys at the same time. INSERT … ON
+    CONFLICT alone would make default values for existing rows, and fire its INSERT triggers. ``only_different``:
+    unchanged rows are not touched, and not counted. A table with rules accepts no ON CONFLICT: it refuses a row that
+    others write at the same time."""
     key = _COMMA.join(name_of(target, i) for i in target.table.key)
     insert = _insert(target, stage, where=_is_missing(target))
     if not target.has_rules:
@@ -177,8 +178,8 @@ def identity_change_query(target: TargetTable, kind: PieceKind, stage: sql.Compo
 
 
 def exchange_statements(target: TargetTable, waiting: sql.Composable, *, by_key: bool) -> list[Statement]:
-    """What makes the target hold the rows of ``waiting``, a table with its columns, and no others. ``by_key``: rows that are the
-    same stay as they are; else all go and come."""
+    """Returns statements that make the target hold the rows of ``waiting``, a table with its columns, and no others.
+    ``by_key``: equal rows stay; else all are deleted and inserted."""
     delete = sql.SQL("DELETE FROM {}").format(target.rows)
     names = _COMMA.join(name_of(target, i) for i in target.written)
     insert = sql.SQL("INSERT INTO {table} AS target ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {waiting} AS staged")
@@ -350,7 +351,8 @@ def _move_in_order(target: TargetTable, stage: sql.Composable) -> Statement:
 
 
 def _in_order(target: TargetTable, stage: sql.Composable) -> Statement:
-    """Where a row with the one before has more columns than a list of PostgreSQL may have, the latter is read by itself."""
+    """Returns the statement. If a row with the one before has more columns than a list of PostgreSQL may have, the
+    latter is read separately."""
     columns = range(len(target.table.columns))
     is_wide = 2 * len(columns) + 2 > MOST_STAGE_COLUMNS
     record = sql.SQL("staged")

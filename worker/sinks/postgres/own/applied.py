@@ -1,22 +1,23 @@
-"""What is applied: the worker's durable position, and the messages of copied rows that are loaded beyond it.
+"""The applied changes: the worker's durable position, and the messages of copied rows that are loaded beyond it.
 
 The row in ``pgsluice.applied`` is moved by the transaction that merges the data:
 
-group_name, worker   whose position it is
+group_name, worker   owner of the position
 sequence             every message up to this one of the change stream is applied
 snapshot_sequence    the same of the snapshot stream
 commit_lsn, committed_at      of the newest source transaction applied
 stream_created       the stream that ``sequence`` counts in
 catch_up             tables whose changes are applied up to an earlier place only (``CatchUp.encode``), '' without any
 rules                hash of the rules and routes that the newest batch went through, '' without any
-batches, changes, copied_rows     what was applied in all, for people
-run, run_unchanged   a SQL pipeline's newest run, and how many of its rows were there already, the same
+batches, changes, copied_rows     totals applied, for readers
+run, run_unchanged   a SQL pipeline's newest run, and how many of its rows existed already, unchanged
 
-Copied rows go straight into their tables, by tasks. What makes that exactly once is one row per message in ``pgsluice.copied``,
-which a task writes in the transaction that loads the message, with how many of the rows loaded there were the same before
-(``unchanged``, of all messages of the transaction in one row): a later try of the same message (by Spark, by a successor after a
-crash, by a batch that is cut otherwise) finds it and loads nothing. The driver's transaction that moves the position removes the
-rows that it passes. A task locks the position, so it either sees that it was moved and loads nothing, or ends before it is moved.
+Copied rows go straight into their tables, by tasks. Exactly once is ensured by one row per message in
+``pgsluice.copied``, which a task writes in the transaction that loads the message, with how many of the loaded rows
+existed unchanged before (``unchanged``, of all messages of the transaction in one row): a later try of the same message
+(by Spark, by a successor after a crash, by a batch that is cut otherwise) finds it and loads nothing. The driver's
+transaction that moves the position removes the rows that it passes. A task locks the position, so it either sees that
+it was moved and loads nothing, or ends before it is moved.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class AppliedRow:
         ).format(_APPLIED)
 
     def ensure(self, connection: Connection) -> bool:
-        """Whether the row had to be made: the worker begins."""
+        """Returns whether the row had to be made: the worker begins."""
         return connection.execute(self._insert, [*self._key, POSTGRES_EPOCH]).rowcount == 1
 
     def lock(self, connection: Connection) -> Applied | None:
@@ -116,13 +117,14 @@ class AppliedRow:
         connection.execute(self._update, [*position, changes, copied_rows, *self._key])
 
     def add_unchanged(self, connection: Connection, run: int, rows: int) -> int:
-        """``rows`` of a batch of that run were there already; returns how many of the run have been by now."""
+        """Adds ``rows`` of a batch of that run that existed already; returns the run's total."""
         [(total,)] = connection.execute(_ADD_UNCHANGED, [run, run, rows, *self._key]).fetchall()
         return int(total)
 
 
 def not_applied(receipts: Sequence[Receipt], applied: Applied, stream_created: str) -> list[Receipt]:
-    """Those of a batch's ``receipts`` that ``applied`` does not cover. Raises TerminalError when it covers one in part."""
+    """Returns the ``receipts`` of a batch that ``applied`` does not cover. Raises TerminalError when it covers one in
+    part."""
     lane = receipts[0].lane
     same_stream = lane is Lane.COPIED or stream_created == applied.stream_created
     last = applied.sequence_in(lane) if same_stream else 0
@@ -137,14 +139,15 @@ def not_applied(receipts: Sequence[Receipt], applied: Applied, stream_created: s
 
 @dataclass(frozen=True, slots=True)
 class CopiedMessages:
-    """Those of one worker of one group. Each method belongs into a transaction of the caller."""
+    """Loaded messages of one worker of one group. Each method belongs into a transaction of the caller."""
 
     group: str
     worker: str
 
     def claim(self, connection: Connection, sequences: Collection[int]) -> set[int]:
-        """Those of ``sequences`` that are not loaded yet; they count as loaded when the transaction commits. Waits for other
-        transactions that claim the same. In ascending order, so that two never wait for each other."""
+        """Claims the ``sequences`` that are not loaded yet, and returns them; they are loaded when the transaction
+        commits. Waits for other transactions that claim the same. In ascending order, so that two never wait for each
+        other."""
         locked = connection.execute(_LOCK, [self.group, self.worker]).fetchone()
         if locked is None:
             raise TerminalError(
@@ -163,10 +166,11 @@ class CopiedMessages:
             raise TransientError(fact, "the batch is loaded again", Cause.TARGET)
 
     def note_unchanged(self, connection: Connection, sequence: int, rows: int) -> None:
-        """``sequence`` is one of those that the transaction claimed."""
+        """Notes unchanged rows; ``sequence`` is one that the transaction claimed."""
         connection.execute(_NOTE_UNCHANGED, [rows, self.group, self.worker, sequence])
 
     def forget(self, connection: Connection, up_to_sequence: int) -> int:
-        """For the transaction that moves the position to ``up_to_sequence``, or beyond. How many rows were noted as unchanged."""
+        """Removes loaded messages, in the transaction that moves the position to ``up_to_sequence``, or beyond. Returns
+        how many rows were noted as unchanged."""
         [(unchanged,)] = connection.execute(_FORGET, [self.group, self.worker, up_to_sequence]).fetchall()
         return int(unchanged)

@@ -56,7 +56,7 @@ class HandoverDirectory:
 
 
 def hand_over(directory: str, first_sequence: int, texts: Sequence[bytes]) -> list[HandedText]:
-    """For one attempt at one partition. Raises OSError when there is no room; nothing is left then."""
+    """Writes texts for a single attempt at one partition. Raises OSError when there is no room; nothing is left then."""
     path = os.path.join(directory, f"{first_sequence}_{uuid.uuid4().hex[:12]}")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -72,7 +72,7 @@ def hand_over(directory: str, first_sequence: int, texts: Sequence[bytes]) -> li
 
 
 def fetch_handed(handed: HandedText) -> Iterator[bytes]:
-    """The text in blocks. Raises TransientError when not all of it is there: then the rows have to be written again."""
+    """The text in blocks. Raises TransientError when some of it is missing: then the rows have to be written again."""
     start, end = handed.start, handed.start + handed.size
     with contextlib.suppress(FileNotFoundError), open(handed.path, "rb", buffering=0) as file:
         while block := os.pread(file.fileno(), min(_BLOCK_BYTES, end - start), start):

@@ -1,12 +1,12 @@
-"""Which of the source's tables a worker writes, and where: the table ``pgsluice.tables``.
+"""The source's tables that a worker writes, and their destinations: the table ``pgsluice.tables``.
 
-group_name, worker            whose memory it is; a replay shares its worker's
+group_name, worker            owner of the row; a replay shares its worker's
 oid                           the source's table, which keeps its OID when it is renamed or gets another schema
-table_schema, table_name      where its rows go: the source's name, or that of a route
-source_schema, source_name    what the source called it when it was seen last
+table_schema, table_name      where its rows go: the source's name, or a route's
+source_schema, source_name    the source's name when it was seen last
 target_oid                    the target's table, which keeps its OID as well
-target_database               where that OID counts: a target that was restored from a dump has others
-column_names, column_numbers  what the source called or calls its columns, and ``attnum`` of each at the target
+target_database               where that OID is valid: a target that was restored from a dump has others
+column_names, column_numbers  the source's names of its columns, now or before, and ``attnum`` of each at the target
 column_types                  the source's types of its columns when it was seen last, by name (text for one that was made as text
                               for want of its type); NULL where that is not known
 source_numbers                ``attnum`` of each at the source, likewise
@@ -14,8 +14,8 @@ missed, missed_since          changes that met no row, and when the first of the
 missed_updates, …_deletes     those of them whose kind is known
 missed_positions              of the first of them, MOST_POSITIONS at most
 
-So a name that is new for a known table is either another route or a rename, and a table or a column that was renamed at the
-target is found again. It is forgotten together with the worker's position.
+So a name that is new for a known table is either another route or a rename, and a table or a column that was renamed at
+the target is found again. It is forgotten together with the worker's position.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Name = tuple[str, str]
 """Schema and name."""
 
 MOST_POSITIONS = 10
-"""Of changes of a table that met no row: enough to see what they have in common."""
+"""Positions kept of a table's changes that met no row: enough to see what they have in common."""
 
 _DATABASE = (
     "(SELECT s.system_identifier || '/' || d.oid FROM pg_control_system() s, pg_database d WHERE d.datname = current_database())"
@@ -125,17 +125,17 @@ class KnownTable:
     source_numbers: Mapping[str, int] = field(default_factory=dict)
 
     def made_as_text(self, was: TableDefinition) -> set[int]:
-        """Numbers of the source's columns that are text here for want of their types, which ``was`` tells."""
+        """Returns numbers of the source's columns that are text here because their types, in ``was``, are missing."""
         return {each.number for each in was.columns if each.type_name != TEXT == self.types.get(each.name)}
 
     def is_text(self, column: Column) -> bool:
-        """Whether the source's column, which may have another name by now, is noted as text."""
+        """Returns whether the source's column, which may have another name by now, is noted as text."""
         named = next((name for name, number in self.source_numbers.items() if number and number == column.number), column.name)
         return self.types.get(named) == TEXT
 
 
 class MissedChange(NamedTuple):
-    """An update or a delete. ``position`` is None where only their number is known."""
+    """An update or a delete. ``position`` is None if only the number of misses is known."""
 
     table: Table
     is_delete: bool
@@ -146,15 +146,15 @@ Missing = Counter[MissedChange]
 
 
 Known = Mapping[int, Sequence[KnownTable]]
-"""By the source's OID."""
+"""Known tables by the source's OID."""
 
 NOTHING_KNOWN: Known = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where rows of ``table`` go: into the target's table ``oid``, and its columns to those of these numbers. ``texts`` are
-    those that are text there; ``is_made``: it was made just now, so they are for want of the source's types."""
+    """Destination of ``table``: the target's table ``oid``, and its columns of these numbers. ``texts`` are text
+    columns there; ``is_made``: it was created just now, so they replace missing types."""
 
     table: Table
     oid: int
@@ -185,12 +185,12 @@ class KnownTables:
         return found
 
     def of_table(self, connection: Connection, oid: int) -> Sequence[KnownTable]:
-        """Where rows of the source's table ``oid`` went."""
+        """Returns the destinations of the source's table ``oid``."""
         return self._read(connection, [oid]).get(oid, ())
 
     def predecessor(self, connection: Connection, table: Table, target_oid: int) -> KnownTable | None:
-        """What had ``table``'s name and place before it, and went into the target's table ``target_oid``: the source dropped it
-        and made it again. None where ``table`` itself did, or nothing did."""
+        """Returns the table that had the name and place of ``table`` before it, and went into the target's table
+        ``target_oid``: the source dropped it and created it again. None if ``table`` itself did, or nothing did."""
         known = [_known_table(*row) for row in connection.execute(_AT, [*self._owner, target_oid]).fetchall()]
         if any(each.oid == table.oid for each in known):
             return None
@@ -198,14 +198,14 @@ class KnownTables:
         return max(named, key=lambda each: each.oid, default=None)
 
     def is_succeeded(self, connection: Connection, known: KnownTable) -> bool:
-        """Whether a younger table has the name and the place of ``known``, which the source dropped or renamed: what is told of
-        ``known`` is not about the rows there any more."""
+        """Returns whether a younger table has the name and the place of ``known``, which the source dropped or renamed:
+        messages about ``known`` do not concern the rows there any more."""
         names = [*known.place, *known.source]
         return connection.execute(_SUCCESSOR, [*self._owner, known.oid, *names, known.target_oid]).rowcount > 0
 
     def sharer(self, connection: Connection, known: KnownTable) -> str | None:
-        """Returns another table whose rows go to the same table of the target, in words, of whichever group; None when there is
-        none but those that ``known`` has succeeded."""
+        """Returns another table whose rows go to the same table of the target, in words, of whichever group; None if
+        there are only tables that ``known`` has succeeded."""
         (group, worker), (schema, name), (source_schema, source_name) = self._owner, known.place, known.source
         values = {"group": group, "worker": worker, "oid": known.oid, "target": known.target_oid}
         names = {"schema": schema, "name": name, "source_schema": source_schema, "source_name": source_name}
@@ -219,7 +219,7 @@ class KnownTables:
         connection.execute(_REPLACE, [*values, *self._owner, known.oid, *known.place])
 
     def remember(self, connection: Connection, destinations: Iterable[Destination], known: Known = NOTHING_KNOWN) -> None:
-        """Where rows of tables go. Does nothing about those that ``known`` has."""
+        """Stores the destinations of tables, except the ones in ``known``."""
         news = [each for each in destinations if self._entry(each, known) not in known.get(each.table.oid, ())]
         if not news:
             return
@@ -251,8 +251,8 @@ class KnownTables:
         connection.execute(_FORGET_PLACE, [*self._owner, known.oid, *known.place])
 
     def moved_to(self, connection: Connection, table: Table, known: Known, found_oid: int | None) -> Name | None:
-        """What the target's table for ``table`` is called when it was renamed there; None when its name is its own.
-        ``found_oid`` is the table of that name (None: there is none): it may be another one's by now."""
+        """Returns the name of the target's table for ``table`` when it was renamed there; None when its name is its
+        own. ``found_oid`` is the table of that name (None: no such table): it may be another one's by now."""
         here = _known_at(table, known)
         if here is None or here.target_oid == found_oid:
             return None
@@ -275,7 +275,7 @@ class KnownTables:
                 raise _renamed(table, entry, is_taken=found_oid is not None)
 
     def count_missed(self, connection: Connection, missed: Missing) -> None:
-        """For the transaction that applied the changes."""
+        """Counts missed changes, in the transaction that applied the changes."""
         places: defaultdict[tuple[int, Name], Missing] = defaultdict(Missing)
         for each, changes in missed.items():
             places[each.table.oid, _place(each.table)][each] += changes
@@ -288,12 +288,12 @@ class KnownTables:
             connection.execute(_COUNT, [*values, *self._owner, oid, *place])
 
     def clear_missed(self, connection: Connection, tables: Iterable[Table]) -> None:
-        """For tables that are emptied and filled again."""
+        """Clears the counts of tables that are emptied and filled again."""
         for table in tables:
             connection.execute(_CLEAR, [*self._owner, table.oid])
 
     def missed(self, connection: Connection) -> list[MissedChanges]:
-        """By table, in the order of names."""
+        """Returns the misses by table, sorted by name."""
         found = []
         for row in connection.execute(_MISSED, self._owner).fetchall():
             oid, source_schema, source_name, schema, name, changes, since, updates, deletes, positions = row
@@ -315,7 +315,7 @@ def _known_table(
     source_numbers: Mapping[str, int] | None,
     *names: str,
 ) -> KnownTable:
-    """Of a row of ``_KNOWN``."""
+    """Returns the known table in a row of ``_KNOWN``."""
     schema, name, source_schema, source_name = names
     by_name = dict(zip(columns, numbers, strict=True))
     return KnownTable(oid, (schema, name), (source_schema, source_name), target_oid, by_name, types or {}, source_numbers or {})

@@ -1,9 +1,10 @@
-"""Our own tables in the target, in schema ``pgsluice``: made at the first start, and brought up to date at every one.
+"""pgsluice's own tables in the target, in schema ``pgsluice``: created at the first start, and brought up to date at
+every one.
 
 applied        the workers' positions (``applied``)
 copied         which messages of a snapshot are loaded, beyond the position (``applied``)
 pending_keys   keys of tables that are being filled, to be built when they are full (``pending_keys``)
-tables         which of the source's tables are where, and changes that met no row (``known_tables``)
+tables         the source's tables with their destinations, and changes that met no row (``known_tables``)
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ _ADDED_COLUMNS = (
     ("tables", "missed_positions", "text[] NOT NULL DEFAULT ARRAY[]::text[]"),
     ("tables", "source_numbers", "jsonb"),
 )
-"""Which an earlier version may have made its tables without."""
+"""Columns that tables of an earlier version may lack."""
 
 _HAS_COLUMN = "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND NOT attisdropped"
 
@@ -108,14 +109,15 @@ FROM ours JOIN pg_roles owner ON owner.oid = ours.owner CROSS JOIN pg_roles me
 WHERE me.rolname = current_user AND NOT owner.rolsuper AND owner.oid <> me.oid
   AND (me.rolsuper OR NOT pg_has_role(owner.oid, 'MEMBER'))
 """
-"""Of what is ours by name, that of other owners. A superuser is a member of every role, which says nothing about trust."""
+"""Objects with pgsluice's names and other owners. A superuser is a member of every role, so membership is no sign of
+trust."""
 
 
 _MISSING = """
 SELECT name FROM unnest(%s::text[]) AS name
 WHERE NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = name)
 """
-"""Not by to_regclass, which wants USAGE of the schema."""
+"""Finds missing tables without to_regclass, which needs USAGE of the schema."""
 
 
 def own_table(name: str) -> sql.Identifier:
@@ -123,8 +125,8 @@ def own_table(name: str) -> sql.Identifier:
 
 
 def ensure_tables(connection: Connection) -> None:
-    """Makes what is missing. What is there is only looked at: a user who may not create anything can be given it. Raises
-    TerminalError when somebody else could have put anything into it."""
+    """Creates missing tables. Existing ones are only checked: a user who may not create anything can be given them.
+    Raises TerminalError when another role could have put anything into them."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         check_owners(connection)
@@ -140,18 +142,18 @@ def ensure_tables(connection: Connection) -> None:
 
 
 def missing_tables(connection: Connection) -> list[str]:
-    """Those that ``ensure_tables`` would make; all of them while there is no schema."""
+    """Returns the tables that ``ensure_tables`` would create; all of them while there is no schema."""
     return [name for (name,) in connection.execute(_MISSING, [list(_DEFINITIONS), TARGET_SCHEMA]).fetchall()]
 
 
 def check_owners(connection: Connection) -> None:
-    """Raises TerminalError when somebody else owns what is ours by name. Whoever owns a table has its triggers and rules run as
-    the worker's role, and a schema's owner can exchange its tables."""
+    """Raises TerminalError when another role owns an object with pgsluice's name. Triggers and rules of a table's owner
+    run as the worker's role, and a schema's owner can exchange its tables."""
     raise_all(owner_errors(connection), "the target's schema pgsluice")
 
 
 def owner_errors(connection: Connection) -> list[TerminalError]:
-    """The same as a list. The statement of each is for people who have looked at what is there."""
+    """Returns errors about owners. The statement of each is for administrators who have inspected the object."""
     found = connection.execute(_FOREIGN, {"schema": TARGET_SCHEMA, "tables": list(_DEFINITIONS)}).fetchall()
     return [_foreign(*row) for row in found]
 

@@ -1,10 +1,10 @@
-"""COPY text that waits at the target in one table for each partition, whatever tables it is for.
+"""COPY text that waits at the target in one table for each partition, for any tables.
 
-A stage of its own takes a piece's merge up to three locks at the target. A batch over many tables would need more of them than
-the target has, so beyond some stages the text is parked: the driver fetches it piece by piece when it merges, and goes on as if
+A separate stage takes up to three locks at the target. A batch over many tables would need more of them than the target
+has, so beyond some stages the text is parked: the driver fetches it piece by piece when it merges, and continues as if
 it had come in the receipt. That is slower, but takes three locks, however many pieces there are.
 
-The table is unlogged: after a crash of the target it is empty, which the sizes of what is fetched tell.
+The table is unlogged: after a crash of the target it is empty, which the fetched sizes show.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def park(connection: Connection, table: str, name: str, text: bytes) -> ParkedTe
 
 
 def fetch(connection: Connection, parked: ParkedText) -> bytes:
-    """Raises TransientError when not all of it is there: then the rows have to be written again."""
+    """Raises TransientError when some of it is missing: then the rows have to be written again."""
     query = sql.SQL("SELECT content FROM {} WHERE name = %s ORDER BY chunk").format(own_table(parked.table))
     with connection.cursor(binary=True) as cursor:
         text = b"".join(content for (content,) in cursor.execute(query, [parked.name]))

@@ -1,8 +1,8 @@
 """Keys that are built when their table is full: the table ``pgsluice.pending_keys``.
 
-A table that we make for a copy gets its keys when the copy is there: building an index once costs a fraction of keeping it up to
-date row by row. The note is written by the transaction that makes the table, and removed by the one that builds the key, so
-no crash loses a key.
+A table created for a copy gets its keys when the copy is complete: building an index once costs a fraction of keeping
+it up to date row by row. The note is written by the transaction that makes the table, and removed by the one that
+builds the key, so no crash loses a key.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ _log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PendingKeys:
-    """Those of tables that one worker of one group made."""
+    """Pending keys of tables that one worker of one group created."""
 
     group: str
     worker: str
 
     def defer(self, connection: Connection, table: Table) -> None:
-        """For the transaction that makes ``table`` without its keys."""
+        """Notes the keys, in the transaction that creates ``table`` without them."""
         for key in keys_of(table):
             values = [self.group, self.worker, key.schema, key.table, list(key.columns), key.is_primary]
             connection.execute(_INSERT, values)
 
     def include(self, connection: Connection, table: Table) -> bool:
-        """Whether a key of ``table`` is still to be built."""
+        """Returns whether a key of ``table`` is still to be built."""
         return connection.execute(_FIND, [self.group, self.worker, table.schema, table.name]).rowcount == 1
 
     def build(self, connection: Connection) -> None:
-        """Builds all of them, each in a transaction of its own; one that somebody else built meanwhile is left alone. Raises
-        PgsluiceError."""
+        """Builds all of them, each in a separate transaction; leaves out one that another session built meanwhile.
+        Raises PgsluiceError."""
         for row in connection.execute(_SELECT, [self.group, self.worker]).fetchall():
             schema, name, columns, is_primary = row
             key = Key(schema, name, tuple(columns), is_primary)

@@ -1,1 +1,1 @@
-"""Is the target fit for what comes: the role's rights, which the start of a worker checks too, and the tables."""
+"""Checks that the target fits: the role's rights, which the start of a worker checks too, and the tables."""

@@ -67,7 +67,7 @@ _TEXT = "S"
 
 @dataclass(frozen=True, slots=True)
 class _Grants:
-    """``triggers`` fire for ordinary sessions, ``always`` even where they are told not to."""
+    """``triggers`` fire for ordinary sessions, ``always`` even with triggers disabled."""
 
     lacking: list[str]
     may_use_schema: bool
@@ -77,7 +77,8 @@ class _Grants:
 
 
 class TableFit:
-    """One look at the target's tables, in a session whose session_replication_role is the worker's. ``role`` is the worker's."""
+    """One check of the target's tables, in a session whose session_replication_role is the worker's. ``role`` is the
+    worker's."""
 
     def __init__(
         self, connection: Connection, settings: PostgresSinkSettings, role: TargetRole, owner: tuple[str, str], policies: Policies
@@ -107,7 +108,7 @@ class TableFit:
 
     @contextmanager
     def _looking(self, check: str, table: Table) -> Iterator[None]:
-        """As ``Findings.looking``; the error's statements are kept only when the types in them are types."""
+        """Like ``Findings.looking``; the error's statements are kept only when the types in them are types."""
         with self.found.looking(check):
             try:
                 yield
@@ -154,7 +155,7 @@ class TableFit:
             check_key_types(target, entry)
 
     def _look_at_rows(self, table: Table, place: tuple[str, str], entry: CatalogEntry, known: Known) -> None:
-        """Of a table that the worker did not write to yet."""
+        """Checks the rows of a table that the worker did not write to yet."""
         is_written = any(each.target_oid == entry.oid for each in known.get(table.oid, ()))
         if not is_written and holds_rows(self._connection, place, entry):
             truncate = sql.SQL("TRUNCATE TABLE {}").format(sql.Identifier(*place)).as_string()
@@ -250,7 +251,7 @@ class TableFit:
             self.found.note("target-column-text", Severity.INFO, fact, remedy, choices=(cure,))
 
     def _look_at_schemas(self, missing: Sequence[Table]) -> None:
-        """Where tables are to be made."""
+        """Checks the schemas of tables that must be created."""
         names = sorted({table.schema for table in missing}) if self._settings.sync_schema else []
         for name, is_there, may_create in self._connection.execute(_MISSING_SCHEMAS, [names]).fetchall():
             if may_create or (not is_there and self._role.may_create_schemas):
@@ -281,7 +282,7 @@ class TableFit:
         return self._type_here(type_name) is not None
 
     def _type_here(self, type_name: str) -> str | None:
-        """As ``type_here``; the source's name where the role may not use the schema yet."""
+        """Like ``type_here``; the source's name if the role may not use the schema yet."""
         try:
             return type_here(self._connection, type_name)
         except psycopg.errors.InsufficientPrivilege:
@@ -293,7 +294,7 @@ def _schema(name: str) -> str:
 
 
 def _holds(target: str, source: str) -> bool:
-    """Whether every value of the type ``source`` is one of the type ``target``."""
+    """Returns whether every value of the type ``source`` is one of the type ``target``."""
     if target in _WHOLE_NUMBERS and source in _WHOLE_NUMBERS:
         return _WHOLE_NUMBERS.index(target) >= _WHOLE_NUMBERS.index(source)
     base, _, length = target.partition("(")

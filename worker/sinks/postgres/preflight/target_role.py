@@ -1,4 +1,4 @@
-"""What the target's server and role lack for any worker, whatever its tables: a start refuses it, all at once."""
+"""Obstacles of the target's server and role to any worker, whatever its tables: a start refuses them, all at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROLE: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class TargetRole:
-    """``may_use_schema`` and ``may_create_tables`` are about our schema, and true while there is none."""
+    """``may_use_schema`` and ``may_create_tables`` are about pgsluice's schema, and true while it does not exist."""
 
     major_version: int
     database: str
@@ -44,7 +44,7 @@ class TargetRole:
 
     @property
     def name(self) -> str:
-        """As SQL writes it."""
+        """The name as SQL writes it."""
         return sql.Identifier(self.user).as_string()
 
 
@@ -62,13 +62,14 @@ def check_role(settings: PostgresSinkSettings) -> None:
 
 
 def role_findings(connection: Connection, settings: PostgresSinkSettings) -> Findings:
-    """Nothing is made; the session's ``session_replication_role`` may be another afterwards."""
+    """Returns findings about the role. Creates nothing; the session's ``session_replication_role`` may be another
+    afterwards."""
     found, role = Findings(Subject.TARGET), read_role(connection)
     if role.major_version < MINIMUM_SERVER_VERSION:
         remedy = f"PostgreSQL {MINIMUM_SERVER_VERSION} or later is needed"
         found.note("target-version", Severity.ERROR, f"the target is PostgreSQL {role.major_version}", remedy)
     found.take(_lacking(role, bool(missing_tables(connection))))
-    for error in owner_errors(connection):  # its statement is a person's choice: a script must not take over what may be a trap
+    for error in owner_errors(connection):  # an administrator decides: a script must not take over a trap
         choices = error.statements
         found.note("target-schema-owner", Severity.ERROR, error.fact, error.remedy, choices=choices)
     with found.looking("target-disable-foreign-keys"):

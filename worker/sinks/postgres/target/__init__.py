@@ -1,4 +1,4 @@
-"""The target database: connections and what their errors mean, the catalog, tables as they are and as they are made.
+"""The target database: connections and their errors, the catalog, existing tables and the creation of tables.
 
-Knows nothing of batches, nor of the tables that are our own. Every other room of the sink may enter.
+Knows nothing of batches, nor of pgsluice's own tables. Every other folder of the sink may import it.
 """

@@ -1,4 +1,4 @@
-"""What the target's system catalog says of tables. A group may have hundreds: all are asked for in a handful of queries."""
+"""Facts about tables from the target's system catalog. A group may have hundreds: all are read in a handful of queries."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indpred IS NULL AND i.indexp
 """
 _EXACT_TYPES = ["boolean", "bytea", "smallint", "integer", "bigint", "oid", "date", "timestamp", "timestamptz", "uuid"]
 _EXACT_STRINGS = ["text", "varchar", "bpchar", "name"]
-"""With a deterministic collation. Floats have -0, intervals have 30 days for a month, json and point have no equality."""
+"""String types that compare exactly with a deterministic collation. Floats have -0, intervals have 30 days for a month,
+json and point have no equality."""
 _REFERENCES = """
 SELECT DISTINCT own.root, referred.oid
 FROM (SELECT root, root FROM unnest(%(tables)s::oid[]) AS t(root)
@@ -64,7 +65,8 @@ FROM (SELECT root, root FROM unnest(%(tables)s::oid[]) AS t(root)
 JOIN pg_constraint r ON r.conrelid = own.oid AND r.contype = 'f'
 CROSS JOIN LATERAL (SELECT r.confrelid UNION SELECT relid FROM pg_partition_ancestors(r.confrelid)) AS referred(oid)
 """
-"""A foreign key of a partition, or to one, counts for the whole table too. Only a table with triggers has any, or a partition."""
+"""Selects references. A foreign key of a partition, or to one, is the whole table's too. Only a table with triggers has
+any, or a partition."""
 _PARTITION_COLUMNS = """
 SELECT p.partrelid, a.attname
 FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
@@ -82,9 +84,9 @@ WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indimmediate AND i.indisvali
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """``number`` is its ``attnum``, 0 for one that is not there. ``exact``, ``domain_type`` and ``equality`` are what
-    ``TargetTable`` says of its columns. ``type_name`` is that of its type, of a domain the one below; ``collation`` is what
-    ``wire.table.Column`` has. ``holds_no_null`` is false where a NOT NULL is not valid, and checked for new rows only."""
+    """``number`` is its ``attnum``, 0 for a missing column. ``exact``, ``domain_type`` and ``equality`` are as in
+    ``TargetTable``. ``type_name`` is its type's name, of a domain the base type's; ``collation`` is as in
+    ``wire.table.Column``. ``holds_no_null`` is false where a NOT NULL is not valid, and checked for new rows only."""
 
     name: str
     number: int
@@ -101,7 +103,7 @@ class TargetColumn:
 
 
 LEFT_OUT = TargetColumn("", 0, False, "left out", "", True, False, "", "", "", "", False)
-"""In the place of a column that the target is not to have. Nothing writes it, as nothing writes a generated one."""
+"""Replaces a column that the target must not have. It is never written, like a generated one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,10 @@ class FoldingIndex:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One relation. ``kind`` is its ``relkind``; ``unique_keys`` are the columns of each unique index that ON CONFLICT can use;
-    ``partition_columns`` those that the rows of a partitioned table are distributed by, empty for another table;
-    ``has_row_security``: policies hold for this role; ``has_rules``: it has rules (CREATE RULE), or has had some."""
+    """One relation. ``kind`` is its ``relkind``; ``unique_keys`` are the columns of each unique index that ON CONFLICT
+    can use; ``partition_columns`` the columns that the rows of a partitioned table are distributed by, empty for
+    another table; ``has_row_security``: policies apply to this role; ``has_rules``: it has rules (CREATE RULE), or has
+    had some."""
 
     oid: int
     kind: str
@@ -133,7 +136,7 @@ class CatalogEntry:
 
 
 Catalog = Mapping[tuple[str, str], CatalogEntry]
-"""By schema and name; without those that do not exist."""
+"""Entries by schema and name; without missing tables."""
 
 
 _WITH_FOREIGN_KEYS = """
@@ -152,7 +155,8 @@ def find_table(connection: Connection, schema: str, name: str) -> CatalogEntry |
 
 
 def unique_keys(connection: Connection, oids: Sequence[int]) -> dict[int, list[set[str]]]:
-    """By table, the columns of each of its unique indexes that ON CONFLICT can use. Tables without one are left out."""
+    """Returns, by table, the columns of each of its unique indexes that ON CONFLICT can use. Leaves out tables without
+    one."""
     found: dict[int, list[set[str]]] = {}
     for oid, columns in connection.execute(_UNIQUE_KEYS, [list(oids)]).fetchall():
         found.setdefault(oid, []).append(set(columns))

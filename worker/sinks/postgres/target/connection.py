@@ -36,12 +36,12 @@ _TARGET_SETTINGS = SESSION_SETTINGS | PROMPT_READER_SETTINGS | {"client_min_mess
 """Compiling a merge takes longer than running it, hence no jit."""
 
 DRIVER_SESSION, TASK_SESSION = "pgsluice worker", "pgsluice task"
-"""Names (application_name) of the sessions that may hold a worker's position."""
+"""Names (application_name) of the sessions that can lock a worker's position."""
 
 _READ_ONLY = "session is read-only"
-"""libpq's words for a server that ``target_session_attrs`` passes over."""
+"""libpq's words for a server that ``target_session_attrs`` skips."""
 
-# Manual: the view pg_settings; "source" says who set the value.
+# Manual: the view pg_settings; "source" is where the value was set.
 _WHO_MADE_IT_READ_ONLY = """
     SELECT pg_is_in_recovery(), current_database()::text, current_user::text,
            (SELECT source FROM pg_settings WHERE name = 'default_transaction_read_only')
@@ -84,7 +84,8 @@ def break_off(connection: Connection) -> None:
 
 @contextmanager
 def answering_within(limit_s: float, connection: Connection) -> Iterator[None]:
-    """Breaks the connection off when the block takes longer: a firewall or balancer may lose an answer, and tell neither side."""
+    """Breaks the connection off when the block takes longer: a firewall or balancer may drop an answer without a signal
+    to either side."""
     timer = threading.Timer(limit_s, break_off, [connection])
     timer.daemon = True
     timer.start()
@@ -105,7 +106,7 @@ def _set_up(connection: Connection, settings: PostgresSinkSettings, parameters: 
 
 
 def _read_only_error(settings: PostgresSinkSettings, parameters: Mapping[str, Any]) -> TransientError | None:
-    """Returns why no host takes writes, as the first that answers says; None when none answers any more."""
+    """Returns why no host accepts writes, according to the first that answers; None when none answers any more."""
     try:
         with psycopg.connect(**{**parameters, "target_session_attrs": "any"}, autocommit=True) as connection:
             row = connection.execute(_WHO_MADE_IT_READ_ONLY).fetchone()
@@ -135,8 +136,8 @@ def _read_only_error(settings: PostgresSinkSettings, parameters: Mapping[str, An
 
 
 def disable_foreign_keys(connection: Connection, wanted: bool | None) -> bool:
-    """Sets ``session_replication_role = replica``, under which no foreign key and no ordinary trigger fires, and returns True.
-    When that is not ``wanted``, or nobody said so (None) and the role may not, it does nothing and returns False.
+    """Sets ``session_replication_role = replica``, under which no foreign key and no ordinary trigger fires, and
+    returns True. When that is not ``wanted``, or unset (None) and the role may not, it does nothing and returns False.
 
     Raises TerminalError when it is wanted and the role may not.
     """

@@ -1,4 +1,4 @@
-"""What an error of the target means for the worker, said without any row value.
+"""Translates an error of the target for the worker, without any row value.
 
     SQLSTATE                                                policy
     none, 08…, 57…                 connection or server gone        TransientError
@@ -9,7 +9,7 @@
     22…, 23…, 44…, 54000, P0001    values of single rows            dead letters, when it is known which (``refused_rows``)
     everything else                the data or the schema           TerminalError: change the target, or a function there
 
-A server's message, DETAIL and CONTEXT may hold values; only names and the SQLSTATE are used.
+A server's message, DETAIL and CONTEXT can contain values; only names and the SQLSTATE are used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEETS_ANOTHER = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolati
 _TRANSIENT_CLASSES = ("08", "40", "53", "57", "58")
 _TRANSIENT_STATES = {"55P03", "55006", "25006", "25P03", "25P04"}
 _NAME_CLASSES = ("42", "3F")
-"""What is named does not exist, or may not be looked up."""
+"""Classes for a name that does not exist, or may not be resolved."""
 _ROW_CLASSES = ("22", "23", "44")
 _ROW_STATES = {"54000", "P0001"}
 """An index entry that is too large; what a trigger raises."""
@@ -53,7 +53,7 @@ class PieceError(Exception):
 
     @property
     def concerns_rows(self) -> bool:
-        """Whether other rows of the statement could be applied."""
+        """Returns whether other rows of the statement could be applied."""
         return self._has_rows and concerns_rows(self.cause)
 
 
@@ -62,12 +62,14 @@ class DirectCopyError(Exception):
 
 
 def is_lock_table_full(error: psycopg.Error) -> bool:
-    """Whether the target has no place for another lock: "out of shared memory", with the setting's name in the hint."""
+    """Returns whether the target has no place for another lock: "out of shared memory", with the setting's name in the
+    hint.
+    """
     return error.sqlstate == "53200" and "max_locks_per_transaction" in (error.diag.message_hint or "")
 
 
 def is_transient(error: psycopg.Error) -> bool:
-    """Whether the same statement may succeed later."""
+    """Returns whether the same statement may succeed later."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError)
@@ -75,13 +77,15 @@ def is_transient(error: psycopg.Error) -> bool:
 
 
 def concerns_rows(error: psycopg.Error) -> bool:
-    """Whether the values of single rows may be the cause, so that other rows of the same statement could be applied."""
+    """Returns whether the values of single rows may be the cause, so that other rows of the same statement could be
+    applied.
+    """
     state = error.sqlstate or ""
     return state[:2] in _ROW_CLASSES or state in _ROW_STATES
 
 
 def reason(error: psycopg.Error, table: Table) -> str:
-    """Why a row of ``table`` was refused."""
+    """Returns why a row of ``table`` was refused."""
     return f"the target refused it: {_condition(error)}{_place(error, table)}"
 
 
@@ -116,8 +120,8 @@ _SAME_KEY = (
 def target_error(
     error: psycopg.Error, table: Table | None, doing: str, remedy: str = _CHANGE_THE_TABLE, *, is_last: bool = False
 ) -> PgsluiceError:
-    """The error to raise instead of ``error``. ``doing`` completes "the target failed while …"; ``remedy`` is for an error
-    of the data or the schema. ``is_last``: for want of locks it was tried often enough."""
+    """Returns the error to raise instead of ``error``. ``doing`` completes "the target failed while …"; ``remedy`` is
+    for an error of the data or the schema. ``is_last``: the last attempt with too few locks."""
     name = _condition(error)
     if is_lock_table_full(error):
         fact = f"the target failed while {doing}: its table of locks is full ({name})"
@@ -144,7 +148,7 @@ def target_error(
 
 
 def copy_error(error: PieceError, doing: str, *, is_last: bool) -> PgsluiceError:
-    """The same for copied rows, of which some may be loaded."""
+    """Returns the error for copied rows; some may be loaded."""
     remedy = _COPY_AGAIN
     if isinstance(error.cause, psycopg.errors.ForeignKeyViolation):
         remedy = _NO_ORDER
@@ -187,15 +191,15 @@ def function_in(context: str) -> str:
 
 
 def _copied_column(error: psycopg.Error, table: Table | None) -> str:
-    """COPY says in the error's context which column it was reading: ``COPY t, line 3, column c2: …``. The name is one of ours, or
-    of a table that rows are copied into directly."""
+    """Returns the column that COPY was reading, from the error's context: ``COPY t, line 3, column c2: …``. The name is
+    a stage's, or of a table that rows are copied into directly."""
     name = _COLUMN.sub("", (error.diag.context or "").split(":", 1)[0])
     own = {column.name for column in table.columns} if table else set()
     return _source_column(name, table) or (name if name in own else "")
 
 
 def _source_column(staged: str, table: Table | None) -> str:
-    """The table's name for a staging column; "" when it is none."""
+    """Returns the table's name for a staging column; "" for another column."""
     found = re.fullmatch(r"([cko])(\d+)", staged)
     if found is None or table is None:
         return ""

@@ -36,7 +36,7 @@ _ALIKE = (("bit", '"bit"', "bit varying"), ("inet", "cidr"), ("macaddr", "macadd
 
 
 def check_key_types(target: TargetTable, entry: CatalogEntry) -> None:
-    """Raises TerminalError for a key that the target cannot tell from another one of the source."""
+    """Raises TerminalError for a key that the target considers equal to another one of the source."""
     key = [(target.table.columns[i], target.columns[i]) for i in target.table.key if target.columns[i] is not LEFT_OUT]
     for column, there in key:
         is_enum = "." in there.type_name and there.exact
@@ -51,9 +51,10 @@ def check_key_types(target: TargetTable, entry: CatalogEntry) -> None:
 
 
 def tells_apart(source: str, target: str) -> bool:
-    """Whether values of the type ``source`` that differ also differ as values of ``target``, or are refused. Both are names as
-    ``format_type`` writes them. True as well for a type that is not built in, of which nothing is known, and for a
-    varchar that cuts off blanks beyond its length."""
+    """Returns whether values of the type ``source`` that differ also differ as values of ``target``, or are refused.
+    Both are names as ``format_type`` writes them. True as well for a type that is not built in, of which nothing is
+    known, and for a varchar that cuts off blanks beyond its length.
+    """
     was, now = TypeName.parse(source), TypeName.parse(target)
     if source == target or was is None or now is None or "." in was.base:
         return True

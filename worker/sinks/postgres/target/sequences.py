@@ -40,7 +40,7 @@ _WHOLE_NUMBERS = frozenset({20, 21, 23})
 """OIDs of bigint, smallint and integer."""
 
 NAMED_TABLES = 10
-"""In one line of the log."""
+"""Number of tables in one line of the log."""
 
 _log = telemetry.logger(__name__)
 
@@ -58,8 +58,8 @@ class OwnedSequence:
 
 
 def owned_sequences(connection: Connection, columns: Sequence[str], oid: int) -> tuple[OwnedSequence, ...]:
-    """Those of ``columns`` of the target's table ``oid``. Raises TerminalError where this role may not see how far one is: it
-    would be moved back."""
+    """Returns the sequences of ``columns`` of the target's table ``oid``. Raises TerminalError if this role may not
+    read how far one is: it would be moved back."""
     found, lacking, grants = {}, list[str](), list[str]()
     role = sql.Identifier(connection.info.user).as_string()
     for column, sequence, schema, name, may_look_up, may_move in connection.execute(_FIND, [oid]).fetchall():
@@ -84,8 +84,8 @@ def owned_sequences(connection: Connection, columns: Sequence[str], oid: int) ->
 
 
 def lacks_sequence(table: Table, sequences: Iterable[OwnedSequence]) -> bool:
-    """Whether a column of the target may need a sequence to take over from the source: one that is an identity column there, or a
-    whole number that is the key on its own, as serial columns are (what a default is, the stream does not say)."""
+    """Whether a column of the target may need a sequence to take over from the source: one that is an identity column
+    there, or a whole number that is the key on its own, as serial columns are (the stream does not contain defaults)."""
     owned = {sequence.column for sequence in sequences}
     serial = [i for i in table.key if len(table.key) == 1 and table.columns[i].type_oid in _WHOLE_NUMBERS]
     identity = [i for i, column in enumerate(table.columns) if column.identity]
@@ -104,7 +104,7 @@ def advance_statement(sequence: OwnedSequence, rows: sql.Composable, column: str
 
 
 def restart_sequences(connection: Connection, oid: int) -> None:
-    """As TRUNCATE … RESTART IDENTITY does, but that it is not undone by a rollback."""
+    """Restarts like TRUNCATE … RESTART IDENTITY, but a rollback does not undo it."""
     connection.execute(_RESTART, [oid])
 
 
@@ -115,7 +115,7 @@ class MissingSequences:
         self._logged: dict[tuple[str, str], bool] = {}
 
     def note(self, table: Table, place: tuple[str, str], sequences: Iterable[OwnedSequence]) -> None:
-        """``place`` is the target's table for ``table``, by schema and name; ``sequences`` are those that it has."""
+        """``place`` is the target's table for ``table``, by schema and name; ``sequences`` are its existing ones."""
         if lacks_sequence(table, sequences):
             self._logged.setdefault(place, False)
 

@@ -1,12 +1,12 @@
-"""What the target says of a statement of ours that takes long: it works on it, or has it wait for somebody.
+"""Watches long statements at the target: whether the server works on them, or they wait for another session.
 
-A merge, or the key of a large table, may take minutes, and the thread that asked for it hears nothing before its end. So when a
-call of the sink is under way for LOOK_INTERVAL_S another session looks, as often: a process that works is not to be mistaken for
-one that stands still, nor the other way round.
+A merge, or the key of a large table, may take minutes, and the calling thread gets no answer before its end. So when a
+call of the sink is under way for LOOK_INTERVAL_S another session checks, as often: so a working process is not mistaken
+for a stuck one, nor the other way round.
 
-A connection may be lost without a word to either end (a balancer acknowledges and forgets): then the server's session waits for
-its client, and the client for an answer. The watch breaks off the client's wait. It ends such a session of an earlier worker that
-holds the position.
+A connection may be lost without a signal to either end (a balancer acknowledges and forgets): then the server's session
+waits for its client, and the client for an answer. The watch breaks off the client's wait. It ends such a session of an
+earlier worker that holds the position.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from pgsluice.worker.sinks.postgres.target.connection import (
 LOOK_INTERVAL_S = 10.0
 
 LOOKS_IN_VAIN = 3
-"""When so many looks find a session that waits for its client and has not changed, its client hears nothing of it."""
+"""Number of checks that find a session waiting for its client, unchanged, after which its client is considered
+unreachable."""
 
-# Views of the manual's chapter "Monitoring Database Activity". A statement that waits for its client may be our own thread's
-# fault, so only what has changed counts then.
+# Views of the manual's chapter "Monitoring Database Activity". A statement that waits for its client may be this
+# process's fault, so then only changes are relevant.
 _LOOK = """
     SELECT a.pid, a.state_change, a.query_start, c.bytes_processed,
            a.state = 'active' AND coalesce(a.wait_event_type, '') <> 'Client' AS is_busy,
@@ -73,12 +74,12 @@ class _Found(NamedTuple):
 
     @property
     def mark(self) -> tuple[Any, ...]:
-        """It changes with each statement, and with each part of one that copies."""
+        """Returns a value that changes with each statement, and with each part of one that copies."""
         return self[:4]
 
     @property
     def wait(self) -> str:
-        """What it waits for; "" when it works."""
+        """Returns what it waits for; "" when it works."""
         if self.needs_lock:
             holders = ", ".join(map(str, self.blocked_by or ()))
             return f"a lock at the target, which process {holders} holds" if holders else "a lock at the target"
@@ -87,7 +88,7 @@ class _Found(NamedTuple):
 
 @dataclass(slots=True)
 class _Patience:
-    """Counts looks at a session that waits for its client."""
+    """Counts checks of a session that waits for its client."""
 
     mark: tuple[Any, ...] = ()
     looks: int = 0
@@ -102,7 +103,8 @@ class _Patience:
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """Of the sink. ``cause`` is that of a wait for a lock. ``ends_own``: sessions of ours that hold it are of nobody any more."""
+    """A call of the sink. ``cause`` is used for a wait for a lock. ``ends_own``: orphaned sessions of pgsluice that
+    hold it are ended."""
 
     connection: Connection
     pid: int
@@ -115,12 +117,12 @@ class _Call:
 
     @property
     def waits(self) -> bool:
-        """Whether our side waits for an answer."""
+        """Returns whether this side waits for an answer."""
         return not self.connection.closed and self.connection.pgconn.transaction_status == TransactionStatus.ACTIVE
 
 
 class StatementWatch:
-    """Tells ``pulse``, which is the process's, or one that nobody looks at."""
+    """Reports to ``pulse``, the process's, or an unused one."""
 
     def __init__(self, settings: PostgresSinkSettings) -> None:
         self.pulse = Pulse()
@@ -128,14 +130,15 @@ class StatementWatch:
         self._lock = threading.Lock()
         self._calls: list[_Call] = []
         self._is_told = False
-        """Whether the pulse was told of a wait that may not be over."""
+        """True if the pulse has a wait that may not be over."""
         self._closing: threading.Event | None = None
-        """Of the thread that looks; None without one."""
+        """Ends the watching thread; None without one."""
 
     @contextmanager
     def over(self, connection: Connection, cause: Cause = Cause.LOCK, *, ends_own: bool = False) -> Iterator[None]:
-        """While the caller has statements run there. A lock that they wait for is told as ``cause``. ``ends_own``: only
-        sessions of this worker, or of one that it follows, can hold it; one that waits for its client is ended."""
+        """Watches while the caller has statements run there. A lock that they wait for is reported as ``cause``.
+        ``ends_own``: only sessions of this worker, or of one that it follows, can hold it; one that waits for its
+        client is ended."""
         call = _Call(connection, connection.info.backend_pid, cause, ends_own, time.monotonic())
         with self._lock:
             self._calls.append(call)
@@ -150,7 +153,7 @@ class StatementWatch:
                 self._end_wait()
 
     def close(self) -> None:
-        """Nobody looks until something is watched again."""
+        """Stops watching until the next statement."""
         with self._lock:
             if self._closing is not None:
                 self._closing.set()
@@ -163,7 +166,7 @@ class StatementWatch:
             if long_ones:
                 try:
                     self._look(long_ones)
-                except (psycopg.Error, PgsluiceError) as error:  # what is not known is not told
+                except (psycopg.Error, PgsluiceError) as error:  # an unknown state is not reported
                     log.debug("the target does not say what it does", reason=type(error).__name__)
 
     def _look(self, calls: list[_Call]) -> None:

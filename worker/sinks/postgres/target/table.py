@@ -1,8 +1,8 @@
-"""A table as the target has it: what of the source's columns can be written, what identifies a row, what it refers to.
+"""A table at the target: which of the source's columns can be written, the row's identity, and references.
 
-``target_table`` says what there is, and raises for what cannot take the source's rows, with the statement that would mend it. A
-table that is missing is made from the descriptor of the source's: columns, types, NOT NULL. Keys have statements of their own,
-for a table that is filled by a copy gets them when it is full (``own.pending_keys``).
+``target_table`` describes an existing table, and raises if it cannot take the source's rows, with the statement that
+would repair it. A table that is missing is made from the descriptor of the source's: columns, types, NOT NULL. Keys
+have separate statements, because a table that is filled by a copy gets them when it is full (``own.pending_keys``).
 """
 
 from __future__ import annotations
@@ -85,16 +85,17 @@ def _key(table: Table, columns: tuple[int, ...], *, is_primary: bool) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """``table`` is the version of the source's table this was made for; indexes count its columns. ``place`` is the target's
-    table: schema and name; ``columns`` are those of it that the source's columns go to, which may be called otherwise.
+    """``table`` is the version of the source's table this was made for; indexes count its columns. ``place`` is the
+    target's table: schema and name; ``columns`` are its columns for the source's, which may have other names.
 
-    ``written`` are the columns a statement may set (a column that the target generates is not), ``fixed`` those of them that
-    an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for equal text only: two
-    numerics can be equal and yet read 1.0 and 1.00. ``domain_types`` are the types below the columns' domains ("" where there is
-    none): a stage has those, because a domain may refuse the NULL of a value that was not sent. ``equality`` are the operators
-    that the columns' indexes go by, with their schema ("" for ``=`` of pg_catalog). ``references`` are the OIDs of the tables
-    that its foreign keys point to. ``not_null`` are columns in which no row of the target has NULL. ``sequences`` are to be kept
-    ahead of the rows. ``has_rules``: PostgreSQL may refuse MERGE and ON CONFLICT.
+    ``written`` are the columns a statement may set (a column that the target generates is not), ``fixed`` the ones
+    among them that an UPDATE may not set (GENERATED ALWAYS AS IDENTITY). ``exact`` are columns whose ``=`` holds for
+    equal text only: two numerics can be equal and yet read 1.0 and 1.00. ``domain_types`` are the base types of the
+    columns' domains ("" for no domain): a stage has those, because a domain may refuse the NULL of a value that was not
+    sent. ``equality`` are the operators that the columns' indexes go by, with their schema ("" for ``=`` of
+    pg_catalog). ``references`` are the OIDs of the tables that its foreign keys point to. ``not_null`` are columns in
+    which no row of the target has NULL. ``sequences`` must be kept ahead of the rows. ``has_rules``: PostgreSQL may
+    refuse MERGE and ON CONFLICT.
     """
 
     table: Table
@@ -114,12 +115,12 @@ class TargetTable:
 
     @property
     def identifier(self) -> sql.Identifier:
-        """For INSERT and COPY."""
+        """The name for INSERT and COPY."""
         return sql.Identifier(*self.place)
 
     @property
     def rows(self) -> sql.Composed:
-        """For statements that find rows: those of partitions belong to the table, those of inheriting tables do not."""
+        """The table for statements that find rows: rows of partitions belong to it, rows of inheriting tables do not."""
         return sql.SQL("" if self.is_partitioned else "ONLY ") + self.identifier
 
     @property
@@ -140,12 +141,12 @@ class TargetTable:
 
     @property
     def takes_whole_rows(self) -> bool:
-        """Whether a statement may set all columns that the source sends, of which there are some."""
+        """Returns whether a statement may set all columns that the source sends, of which there are some."""
         return 0 < len(self.written) == len(self.table.columns)
 
     @property
     def has_exact_key(self) -> bool:
-        """Whether different keys of the source are different keys here."""
+        """Returns whether different keys of the source are different keys here."""
         return self.exact.issuperset(self.table.key)
 
 
@@ -156,13 +157,13 @@ def _copy_statement(place: tuple[str, str], columns: tuple[str, ...]) -> bytes:
 
 
 def creation_statements(table: Table) -> list[str]:
-    """What makes the table with its keys, in a database that has its schema and types."""
+    """Returns statements that create the table with its keys, in a database that has its schema and types."""
     types = [column.type_name for column in table.columns]
     return [table_definition(table, types).as_string(), *(key.definition().as_string() for key in keys_of(table))]
 
 
 def missing_error(table: Table) -> TerminalError:
-    """For a table that is not there, and that the worker is not to make."""
+    """Returns the error for a missing table that the worker must not create."""
     return TerminalError(
         f"table '{table.qualified_name}' does not exist at the target",
         "create it, or set target-sync-schema: true to have it created",
@@ -173,9 +174,9 @@ def missing_error(table: Table) -> TerminalError:
 def target_table(
     table: Table, entry: CatalogEntry, place: tuple[str, str], known_numbers: Mapping[str, int], *, leaves_out: bool = False
 ) -> TargetTable:
-    """What ``entry``, the target's relation ``place``, is for ``table``. ``known_numbers`` are those of the columns there, by all
-    names that they had at the source. ``leaves_out``: columns that are not there are left out, unless they are of the key. Raises
-    TerminalError when it cannot take the source's rows."""
+    """Returns ``entry``, the target's relation ``place``, as the target of ``table``. ``known_numbers`` are the numbers
+    of the columns there, by all names that they had at the source. ``leaves_out``: missing columns are left out, unless
+    they are of the key. Raises TerminalError when it cannot take the source's rows."""
     if entry.kind not in ("r", "p"):
         raise TerminalError(f"'{table.qualified_name}' at the target is not a table", "rename it, or route the table elsewhere")
     columns = _columns_here(table, entry, known_numbers)
@@ -201,7 +202,8 @@ def target_table(
 
 
 def _columns_here(table: Table, entry: CatalogEntry, known_numbers: Mapping[str, int]) -> dict[str, TargetColumn]:
-    """By names of the source, where each of its columns goes: by its name, or else to the column that had that name."""
+    """Returns the target of each of the source's columns, by its name: the column of that name, or else the one that
+    had that name."""
     by_name = {column.name: column for column in entry.columns}
     by_number = {column.number: column for column in entry.columns}
     own = {column.name for column in table.columns}
@@ -263,7 +265,7 @@ def _missing_column(table: Table, column: Column, identifier: sql.Identifier, ea
 
 
 def has_unique_key(target: TargetTable, entry: CatalogEntry) -> bool:
-    """Whether ON CONFLICT can name the key that ``target.table`` has; True when it has none."""
+    """Returns whether ON CONFLICT can name the key that ``target.table`` has; True when it has none."""
     return not target.table.key or set(_key_names(target)) in entry.unique_keys
 
 
@@ -272,7 +274,7 @@ def _key_names(target: TargetTable) -> list[str]:
 
 
 def key_error(target: TargetTable, partition_columns: Sequence[str]) -> TerminalError:
-    """For a table without a unique index on its key."""
+    """Returns the error for a table without a unique index on its key."""
     table, names = target.table, _key_names(target)
     if not set(partition_columns) <= set(names):
         return TerminalError(
@@ -305,7 +307,7 @@ def check_row_security(connection: Connection, table: Table, entry: CatalogEntry
 
 
 def identity_error(target: TargetTable) -> TerminalError:
-    """For a batch that changes a value in one of ``target.fixed``."""
+    """Returns the error for a batch that changes a value in one of ``target.fixed``."""
     table = target.table
     names = [sql.Identifier(target.columns[i].name) for i in sorted(target.fixed)]
     alter = sql.SQL("ALTER TABLE {} ").format(target.identifier) + sql.SQL(", ").join(

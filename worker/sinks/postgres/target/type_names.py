@@ -81,7 +81,7 @@ def type_here(connection: Connection, type_name: str) -> str | None:
     parts = _TYPE_NAME.fullmatch(type_name)
     if parts is None:
         return None
-    # Without a length "character" and "bit" would be those of one: format_type says "bpchar" and '"bit"' for -1.
+    # Without a length "character" and "bit" would have length one: format_type returns "bpchar" and '"bit"' for -1.
     parameters = {"name": parts["name"] + (parts["zone"] or ""), "typmod": None if parts["modifiers"] else -1}
     try:
         with connection.transaction():
@@ -90,7 +90,7 @@ def type_here(connection: Connection, type_name: str) -> str | None:
         return None
     if row is None or row[0] is None:
         return None
-    name, space, zone = row[0].partition(" with")  # modifiers of times stand before it
+    name, space, zone = row[0].partition(" with")  # modifiers of times precede it
     return f"{name}{parts['fields'] or ''}{parts['modifiers'] or ''}{space}{zone}{parts['dimensions']}"
 
 

@@ -1,1 +1,1 @@
-"""What becomes of indexes when the source alters its tables."""
+"""Alterations of indexes when the source alters its tables."""

@@ -1,6 +1,7 @@
-"""What tasks are told of tables that the batch in hand alters: rows from before a definition become documents of what follows.
+"""Tables that the current batch alters, for its tasks: rows from before a definition become documents of the later
+form.
 
-By the time that a task is told, the table's index is the new one. Rows that stand before the definition, in its transaction, have
+When a task gets them, the table's index is the new one. Rows that come before the definition, in its transaction, have
 the earlier columns; each of their documents goes through the steps that follow it.
 """
 
@@ -37,7 +38,7 @@ class AlteredBatch:
     tables: tuple[AlteredTable, ...]
 
     def steps_of(self, table: Table, at: At) -> tuple[str, tuple[AlterationStep, ...]]:
-        """Where documents go of rows of ``table`` at that position, by alias, and what they go through."""
+        """Returns the destination of documents of rows of ``table`` at that position, by alias, and their steps."""
         for altered in self.tables:
             if altered.oid == table.oid and table.qualified_name in altered.names:
                 return altered.alias, altered.steps_behind(at)
@@ -46,7 +47,7 @@ class AlteredBatch:
 
 @dataclass(frozen=True)
 class AlteredForm(DocumentForm):
-    """Of rows that stand before ``steps``."""
+    """The form of rows that come before ``steps``."""
 
     steps: tuple[AlterationStep, ...] = ()
 

@@ -1,9 +1,11 @@
-"""What definitions of the source make of a table's documents: pure.
+"""Alterations of a table's documents by definitions of the source: pure.
 
-A definition becomes an ``AlterationStep``: fields that are called otherwise, that are gone, whose values are of another type, and
-that older documents get. What a document says too little for stops the worker, with the table to be indexed anew.
+A definition becomes an ``AlterationStep``: fields that are renamed, removed, converted to another type, and added to
+older documents. An alteration that a document has too little data for stops the worker, with the table to be indexed
+again.
 
-Fields are those of the source's columns. What a rule or a route made of a column has no field of its name, and is left alone.
+Fields correspond to the source's columns. A column that a rule or a route renamed has no field of its name, and is left
+alone.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Remapped(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """What documents get that have no such field. ``text`` is JSON."""
+    """The value for documents without the field. ``text`` is JSON."""
 
     text: bytes
     definition: dict[str, Any]
@@ -64,8 +66,8 @@ class Filled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterationStep:
-    """What the definition at ``at`` makes of documents, all at once; names are those of fields. ``renamed``: earlier and later
-    names. ``converted`` are by the earlier, ``remapped`` and ``filled`` by the later name. Picklable."""
+    """The effect of the definition at ``at`` on documents, all at once; names are of fields. ``renamed``: earlier and
+    later names. ``converted`` are by the earlier, ``remapped`` and ``filled`` by the later name. Picklable."""
 
     at: At
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class AlterationStep:
     filled: Mapping[str, Filled] = field(default_factory=dict)
 
     def of_document(self, fields: Fields) -> Fields:
-        """``fields`` as they are behind it."""
+        """Returns ``fields`` after the step."""
         altered: Fields = {name: orjson.Fragment(there.text) for name, there in self.filled.items()}
         for name, value in fields.items():
             if name not in self.removed:
@@ -84,7 +86,7 @@ class AlterationStep:
         return altered
 
     def alters(self, properties: Properties) -> bool:
-        """Whether documents of an index with these fields are others behind it."""
+        """Returns whether the step changes documents of an index with these fields."""
         touched = (*self.renamed, *self.removed, *self.converted)
         return bool(self.filled) or any(name in properties for name in touched) or self.of_properties(properties) != properties
 
@@ -109,7 +111,7 @@ def altered_properties(properties: Properties, steps: Sequence[AlterationStep]) 
 
 
 def alters_any(properties: Properties, steps: Sequence[AlterationStep]) -> bool:
-    """Whether anything is to be done about an index with these fields."""
+    """Returns whether any step alters an index with these fields."""
     return any(step.alters(altered_properties(properties, steps[:i])) for i, step in enumerate(steps))
 
 
@@ -121,8 +123,8 @@ def altered_document(fields: Fields, steps: Sequence[AlterationStep]) -> Fields:
 
 @dataclass(frozen=True, slots=True)
 class Altering:
-    """One definition of a table that is to be carried out. ``was_fields`` and ``now_fields`` are what the columns' fields would
-    be, by the numbers of the columns. ``is_rewritten``: the transaction wrote the table's rows anew."""
+    """One definition of a table to carry out. ``was_fields`` and ``now_fields`` are the fields of the columns before
+    and after, by the numbers of the columns. ``is_rewritten``: the transaction rewrote the table's rows."""
 
     definition: PublishedDefinition
     position: Position
@@ -135,7 +137,8 @@ class Altering:
         return At(self.position.commit_lsn, self.position.ordinal)
 
     def step(self, policies: Policies) -> AlterationStep:
-        """As far as ``policies`` say that it is to be applied. Raises TerminalError for what a document does not tell."""
+        """Returns the step, as far as ``policies`` apply it. Raises TerminalError for alterations that a document has
+        too little data for."""
         step = AlterationStep(self.at)
         for difference in differences_of(self.definition):
             action = policies.action(kind_of(difference), table_of(self.definition))
@@ -202,7 +205,7 @@ def refusal(table: str, why: str, position: Position) -> TerminalError:
 def check_possible(definition: PublishedDefinition, position: Position, policies: Policies) -> None:
     """Raises TerminalError for what no index can be altered by, whichever it is."""
     event, was = definition.event, definition.previous
-    # one kind alone: of tables that were there; whatever else is told has no documents
+    # a single kind: tables that existed; other definitions have no documents
     if isinstance(event, TypeDefined) and isinstance(was, TypeDefined):
         labels = {label.oid: label.label for label in was.labels}
         if any(labels.get(label.oid, label.label) != label.label for label in event.labels):
@@ -228,7 +231,7 @@ def _concerns(definition: PublishedDefinition, kind: Kind) -> bool:
 
 
 def new_name(definition: PublishedDefinition, policies: Policies) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """The table's names before and behind it, when it is to be called otherwise."""
+    """Returns the table's names before and after it, if it must be renamed."""
     renamed = [each for each in differences_of(definition) if isinstance(each, TableRenamed)]
     if not renamed or policies.action(Kind.RENAME_TABLE, table_of(definition)) is not Action.APPLY:
         return None
@@ -236,7 +239,7 @@ def new_name(definition: PublishedDefinition, policies: Policies) -> tuple[tuple
 
 
 def rows_table(definition: TableDefinition, schema: str, name: str) -> Table:
-    """As rows of it have it that arrive under that name."""
+    """Returns the table as it appears in messages published as ``schema.name``."""
     columns = tuple(column_of(column) for column in definition.columns if column.is_published)
     return Table(definition.oid, schema, name, definition.replica_identity, columns)
 

@@ -1,11 +1,12 @@
-"""Carries definitions out: of a table's index a new one is made, with fields as they are from then on.
+"""Carries definitions out: makes a new index of a table's index, with the later fields.
 
-The driver does it, at the definition's place between the rows: what came before is in the index, and nothing of the definition's
-batch is. It reads the index from one end to the other, and stores the documents in a new generation, with the versions that they
-have. When all tables of the batch are done the aliases move, in one request. Earlier generations go after ``search-keep-old``.
+The driver does it, at the definition's place between the rows: earlier changes are in the index, and none of the
+definition's batch is. It reads the index from one end to the other, and stores the documents in a new generation, with
+the versions that they have. When all tables of the batch are done the aliases move, in one request. Earlier generations
+go after ``search-keep-old``.
 
-It may be interrupted anywhere. A generation that was not finished is removed and made again: which definition it was made for
-stands in it. One that is read is done.
+It may be interrupted anywhere. A generation that was not finished is removed and made again: it contains its
+definition. One that is read is done.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from pgsluice.worker.sinks.search.index import FoundGeneration, IndexCatalog
 from pgsluice.worker.sinks.search.server_connection import JSON, ServerConnection, path_of
 
 KEPT_OPEN = "10m"
-"""How long the server keeps what is read, from page to page."""
+"""Time that the server keeps a search open, from page to page."""
 
 PAGE_BYTES = 4 * 1024 * 1024
 MOST_DOCUMENTS = 5000
@@ -81,8 +82,8 @@ class _Rebuild:
 
 
 class IndexRebuilding:
-    """Blocking. ``moved`` is called with every page, ``waits`` with what keeps it from going on: then it tries again, unless
-    that raises."""
+    """Blocking. ``moved`` is called with every page, ``waits`` with an obstacle: then it tries again, unless that
+    raises."""
 
     def __init__(
         self,
@@ -103,8 +104,8 @@ class IndexRebuilding:
         self._waits = waits
 
     def carry_out(self, given: Sequence[Given]) -> tuple[AlteredTable, ...]:
-        """All definitions of a batch. May be repeated. Raises TransientError, and TerminalError for what needs a person; then
-        nothing is altered that anybody reads."""
+        """Carries out all definitions of a batch. May be repeated. Raises TransientError, and TerminalError for an
+        error that needs an operator; then no index that is read is altered."""
         for definition, position in given:
             check_possible(definition, position, self._policies)
         rebuilds = [rebuild for chain in _chains(given) for rebuild in self._rebuilds(chain, _rewritten(given))]
@@ -117,7 +118,7 @@ class IndexRebuilding:
         return tuple(AlteredTable(each.table.oid, each.names, each.alias, each.steps) for each in rebuilds)
 
     def _rebuilds(self, chain: Sequence[Given], rewritten: frozenset[int]) -> Iterator[_Rebuild]:
-        """Of one table, which has several indexes when routes divide it."""
+        """Yields the rebuilds of one table, which has several indexes when routes divide it."""
         definition, position = chain[-1]
         assert isinstance(definition.event, TableDefined | TablePublished)
         now = definition.event.table
@@ -142,7 +143,7 @@ class IndexRebuilding:
         return {column.number: there for column, there in zip(mapping.table.columns, mapping.fields, strict=True)}
 
     def _rebuilt(self, rebuild: _Rebuild) -> FoundGeneration:
-        """A generation that nobody reads yet, and that has all documents."""
+        """Returns a generation that is not read yet, and that has all documents."""
         position = str(rebuild.position)
         for each in self._catalog.generations(rebuild.alias):
             if not each.is_read and each.meta.is_filling and each.meta.altered:
@@ -207,7 +208,8 @@ class IndexRebuilding:
             seen += len(hits)
             yield hits, total
             answer = self._search("/_search/scroll", {"scroll": KEPT_OPEN, "scroll_id": answer["_scroll_id"]})
-        # OpenSearch has a right of its own for this, which none of its groups of rights holds; it ends by itself too
+        # OpenSearch has a separate permission for this, which none of its groups of permissions holds; the search times
+        # out too
         ended = _NOT_FOUND, _FORBIDDEN
         self._connection.ask("DELETE", "/_search/scroll", {"scroll_id": answer["_scroll_id"]}, accepted=ended)
         if seen != total:
@@ -233,7 +235,7 @@ class IndexRebuilding:
         return answer
 
     def _settle(self, rebuild: _Rebuild) -> None:
-        """What was replaced goes in its time; that the new one is filled is said last."""
+        """Schedules the removal of replaced indexes, then notes that the new one is filled."""
         aliases = {rebuild.alias, rebuild.found.generation.alias}
         ours = [each for each in self._catalog.of_table(rebuild.table.oid) if each.meta.table in rebuild.names]
         for each in ours:
@@ -252,7 +254,7 @@ class IndexRebuilding:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What a table is called where its rows go: in the end, and at any time in the transaction."""
+    """The names of a table at its destination: at the end, and at any time in the transaction."""
 
     now: tuple[str, str]
     all: frozenset[str]
@@ -260,7 +262,7 @@ class _Named:
 
     @classmethod
     def of(cls, found: FoundGeneration, chain: Sequence[Given], policies: Policies) -> _Named:
-        """One that a route named keeps its name."""
+        """Returns the names; one that a route gave stays."""
         renamings = [names for definition, _ in chain if (names := new_name(definition, policies)) is not None]
         sources = [name for names in renamings for name in names]
         table = found.table
@@ -272,10 +274,10 @@ class _Named:
 
 
 def _chains(given: Iterable[Given]) -> list[list[Given]]:
-    """Definitions that say what a table was and is, in order, of each table."""
+    """Returns each table's definitions that have a previous and a new state, in order."""
     chains: dict[int, list[Given]] = {}
     for definition, position in given:
-        # one kind alone: looks for tables that were there, and for rows that were written anew
+        # a single kind: finds tables that existed, and rows that were rewritten
         if isinstance(definition.event, TableDefined | TablePublished) and isinstance(definition.previous, TableDefinition):
             chains.setdefault(definition.event.table.oid, []).append((definition, position))
     return list(chains.values())

@@ -1,7 +1,7 @@
-"""The history of definitions, in an index of its own: a document for each of them, by its position.
+"""The history of definitions, in a separate index: a document for each, by its position.
 
-So a definition that comes again stores the same document with the same version. The index is made when the first one comes; like
-those of tables it is read by an alias.
+So a definition that comes again stores the same document with the same version. The index is made when the first one
+comes; like those of tables it is read by an alias.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ PROPERTIES: dict[str, Any] = {
     "changes": {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 8191}}},
     "definition": {"type": "object", "enabled": False},
 }
-"""``changes`` are words for people, ``definition`` is the whole message, as lines have it, which is stored and not searched."""
+"""``changes`` are words for readers, ``definition`` is the whole message, as in lines, which is stored and not
+searched."""
 
 _EXISTS = "resource_already_exists_exception"
 

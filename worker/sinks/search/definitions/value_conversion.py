@@ -1,15 +1,11 @@
-"""Values of documents, when the type of their column is altered: what PostgreSQL's cast makes of them, told from JSON alone.
+"""Converts values of documents, when the type of their column is altered: like PostgreSQL's cast, from JSON alone.
 
-| from | to |
-|---|---|
-| int2, int4, int8, oid | each other, numeric, text |
-| numeric | numeric, int, text |
-| bool, uuid, enums and whatever else is a plain text | text |
-| text, varchar, citext | each other |
-| int2, int4 | double precision |
-| any type | itself with wider modifiers; under another name |
+| from | to | |---|---| | int2, int4, int8, oid | each other, numeric, text | | numeric | numeric, int, text | | bool,
+uuid, enums and whatever else is a plain text | text | | text, varchar, citext | each other | | int2, int4 | double
+precision | | any type | itself with wider modifiers; under another name |
 
-Arrays as their elements. Of anything else the document does not say enough: it depends on a time zone, on rounding, on padding.
+Arrays as their elements. For anything else the document has too little data: it depends on a time zone, on rounding, on
+padding.
 """
 
 from __future__ import annotations
@@ -29,12 +25,12 @@ from pgsluice.worker.sinks.search.mapping import base_type, numeric_modifiers, u
 _INTEGERS = frozenset({"smallint", "integer", "bigint", "oid"})
 _TEXTS = frozenset({"text", "character varying", "citext"})
 _PLAIN = frozenset({"uuid", "inet", "cidr", "macaddr", "name", "xml"})
-"""Beside enums: types whose text is what a cast to text gives."""
+"""In addition to enums: types whose text is what a cast to text gives."""
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
 
 
 class Way(enum.Enum):
-    """What is done to a value."""
+    """The conversion of a value."""
 
     AS_TEXT = "as text"
     AS_NUMBER = "as number"
@@ -44,8 +40,8 @@ class Way(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ValueConversion:
-    """``scale`` is how many digits a number has behind its point from then on, None for those that it has; ``longest`` how many
-    characters a text may have, 0 for any number. Picklable."""
+    """``scale`` is the number of digits after the decimal point, None for unchanged ones; ``longest`` the limit of
+    characters of a text, 0 for none. Picklable."""
 
     way: Way
     scale: int | None = None
@@ -86,11 +82,12 @@ class ValueConversion:
 
 
 class NotConvertible(Exception):  # noqa: N818  no failure: a person decides
-    """What the values are from then on cannot be told from documents."""
+    """The new values cannot be derived from documents."""
 
 
 def conversion(was: DefinedColumn, now: DefinedColumn, *, is_rewritten: bool) -> ValueConversion | None:
-    """None when values stay as they are. ``is_rewritten``: PostgreSQL wrote the rows anew for it. Raises NotConvertible."""
+    """Returns None when values stay unchanged. ``is_rewritten``: PostgreSQL rewrote the rows for it. Raises
+    NotConvertible."""
     if was.type_name.endswith("[]") is not now.type_name.endswith("[]"):
         raise NotConvertible
     before, after = base_type(column_of(was)), base_type(column_of(now))
@@ -114,7 +111,7 @@ def conversion(was: DefinedColumn, now: DefinedColumn, *, is_rewritten: bool) ->
 
 
 def keeps_text(conversion: ValueConversion | None, was: DefinedColumn) -> bool:
-    """Whether the text of a value, which is a part of the id where the column is of the key, stays what it was."""
+    """Returns whether the text of a value, which is a part of the id where the column is of the key, stays what it was."""
     if conversion is None:
         return True
     return conversion == ValueConversion(Way.AS_TEXT) and base_type(column_of(was)) != "boolean"
@@ -147,7 +144,8 @@ def _numeric(was: DefinedColumn, now: DefinedColumn, after: str) -> ValueConvers
 
 
 def _is_enum(column: DefinedColumn) -> bool:
-    """One that no extension or server comes with: only enums, domains and composite types are so; see ``_FIRST_NORMAL_OID``."""
+    """Returns whether the type comes with no extension or server: only enums, domains and composite types do so; see
+    ``_FIRST_NORMAL_OID``."""
     return False if column.type_oid < _FIRST_NORMAL_OID else usual_converter(column_of(column)) is field_values.STRINGS
 
 
@@ -159,7 +157,7 @@ def _is_wider(was: DefinedColumn, now: DefinedColumn) -> bool:
 
 
 def column_of(column: DefinedColumn) -> Column:
-    """As rows have it."""
+    """Converts a definition's column to the wire's Column."""
     return Column(
         column.name,
         column.type_oid,

@@ -21,7 +21,7 @@ _VALUES_OF_ITS_OWN = ("script", "null_value")
 
 
 def compared_fields(properties: Properties) -> list[str]:
-    """Returns the fields that have what documents say and nothing else; vectors, which are large and easily left out, come first.
+    """Returns the fields whose content equals the documents'; vectors, which are large and easily left out, come first.
     Objects, each of whose fields would be a clause, are not compared."""
     copies = {name for each in properties.values() for name in _names(each.get("copy_to", ()))}
     own = [name for name, each in properties.items() if name not in copies and _is_compared(each)]
