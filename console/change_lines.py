@@ -1,8 +1,9 @@
-"""JSON lines, as ``worker.sinks.lines.json_lines`` writes them, back into changes.
+"""Reads JSON lines, as ``worker.sinks.lines.json_lines`` writes them, back into changes.
 
-A line does not say its columns' types. They are those of the table that the caller knows, or guessed from all values of the
-column: whole numbers are bigint, other numbers numeric, true and false boolean, objects and lists jsonb, anything else text. The
-key is that of the lines, and a table whose old rows hold more than keys counts as one with REPLICA IDENTITY FULL.
+A line does not contain its columns' types. They are taken from the table that the caller knows, or guessed from all
+values of the column: whole numbers are bigint, other numbers numeric, true and false boolean, objects and lists jsonb,
+anything else text. The key is the lines', and a table whose old rows hold more than keys is treated as one with REPLICA
+IDENTITY FULL.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ChangeLine:
         return {*(self.row("before") or {}), *(self.row("after") or {}), *self.content.get("unchanged", [])}
 
     def message(self, table: Table) -> MessageChanges:
-        """The change as a message of its own."""
+        """Returns the change as a separate message."""
         before, after = self.row("before"), self.row("after")
         changes = TableChanges(table, bytearray([_OPERATIONS[self.operation]]), [0])
         changes.new = [[_value(after, column.name)] for column in table.columns] if after else [[None] for _ in table.columns]
@@ -88,7 +89,8 @@ class ChangeLine:
 
 
 def read_lines(lines: Iterable[bytes], place: str) -> list[ChangeLine]:
-    """Those that hold rows. ``place`` names the input. Raises UsageError with the number of the first that cannot be read."""
+    """Returns the lines that hold rows. ``place`` names the input. Raises UsageError with the number of the first that
+    cannot be read."""
     found = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -115,7 +117,7 @@ def _checked(line: ChangeLine) -> ChangeLine:
 
 
 def guess_tables(lines: Sequence[ChangeLine]) -> dict[Name, Table]:
-    """What the lines tell of their tables."""
+    """Returns tables that fit the lines."""
     by_name: dict[Name, list[ChangeLine]] = {}
     for line in lines:
         by_name.setdefault(line.name, []).append(line)
@@ -153,7 +155,7 @@ def _guess_type(values: Sequence[Any]) -> tuple[int, str]:
 
 
 def _value(row: Mapping[str, Any], column: str) -> Value:
-    """As Postgres text; what the row does not hold was not sent."""
+    """Returns a column's value as Postgres text; a missing one was not sent."""
     value = row.get(column, UNCHANGED)
     match value:
         case bool():

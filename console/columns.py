@@ -1,4 +1,4 @@
-"""Text for people: tables in aligned columns, and sizes with their unit."""
+"""Text output: tables in aligned columns, and sizes with their unit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def format_columns(headings: Sequence[str], rows: Sequence[Sequence[str]], numbe
 
 
 def format_bytes(count: int) -> str:
-    """In the largest binary unit that leaves a number of at least 1."""
+    """Formats in the largest binary unit that leaves a number of at least 1."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:

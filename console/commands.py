@@ -1,7 +1,7 @@
-"""All commands that have no module of their own here: their flags, what they ask before they begin, and their help.
+"""The commands without a separate module here: their flags, their questions before they begin, and their help.
 
-What a command does is in the module of its name, which is imported when the command runs: so ``--help`` loads no library, and the
-work can be called without a command line.
+A command's work is in the module of its name, which is imported when the command runs: so ``--help`` loads no library,
+and the work can be called without a command line.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def drop(context: click.Context, nats_only: bool, source_only: bool, yes: bool) 
 
 
 def _drop_settings(context: click.Context, *, nats_only: bool, source_only: bool) -> DropSettings:
-    """Without the half that is left alone, whose options may be missing then."""
+    """Returns the settings without the half that is left alone, whose options may be missing then."""
     if nats_only:
         in_nats = load_settings(context, GroupSettings)
         return DropSettings(in_nats.group, in_nats.log, in_nats.nats, None)

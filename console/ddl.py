@@ -1,4 +1,6 @@
-"""``pgsluice ddl``: the SQL that has a source tell of altered tables, for an administrator, and what one table is like now."""
+"""``pgsluice ddl``: the SQL for the capture of schema changes at a source, for an administrator, and the current
+definition of a table.
+"""
 
 from __future__ import annotations
 

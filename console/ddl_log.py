@@ -1,4 +1,4 @@
-"""``pgsluice ddl log`` and ``ddl accept``: which definitions were published, what workers did with them, what a person decided.
+"""``pgsluice ddl log`` and ``ddl accept``: published definitions, their outcomes at workers, and operators' decisions.
 
 Only NATS is needed; neither the replicator nor a worker need run.
 """
@@ -38,7 +38,7 @@ log = telemetry.logger(__name__)
 
 NOT_REACHED = "not reached yet"
 NOT_NOTED = "passed"
-"""The worker is behind it, and did not say what it did: it was killed right then, or joined the group later."""
+"""Outcome of a worker that passed it without a record: it was killed at that moment, or joined the group later."""
 
 _HEADINGS = ("POSITION", "COMMITTED", "TABLE", "WORKERS", "CHANGES")
 
@@ -115,7 +115,7 @@ def _named(named: str, known: _Known, worker: str) -> list[Position]:
 
 
 def _waiting(table: TablePattern, known: _Known, worker: str) -> list[Position]:
-    """Of definitions of the table that a worker stopped for, or whose columns it holds."""
+    """Returns the definitions of the table that a worker stopped for, or whose columns it holds."""
     if not table.is_name:
         raise UsageError(f"{table.text!r} may be several tables", "name one, or give a position as 'pgsluice ddl log' shows it")
     workers = [each for name, each in known.workers.items() if worker in ("", name)]

@@ -1,7 +1,7 @@
-"""What ``pgsluice dead`` does with a group's dead letters. Only NATS is needed; the worker need not run.
+"""Commands of ``pgsluice dead`` for a group's dead letters. Only NATS is needed; the worker need not run.
 
-A replay is a request, one message for each letter, and the worker applies them (``worker.dead_letters.replay``). Letters stay
-where they are: a request that was interrupted, is given twice or comes late does no harm.
+A replay is a request, one message for each dead letter, and the worker applies them (``worker.dead_letters.replay``).
+Dead letters stay where they are: a request that was interrupted, is given twice or comes late does no harm.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Letters of ``worker`` ("": of any) with these positions, or ``every`` one."""
+    """Dead letters of ``worker`` ("": of any) with these positions, or ``every`` one."""
 
     worker: str
     positions: tuple[str, ...]
     every: bool
 
     def of(self, letters: Sequence[StoredLetter]) -> list[StoredLetter]:
-        """Raises UsageError when a position names no letter, or those of several workers."""
+        """Raises UsageError when a position names no dead letter, or several workers'."""
         if self.every == bool(self.positions):
             raise UsageError("no dead letters are named", "give their positions, as 'pgsluice dead list' shows them, or --all")
         if self.every:
@@ -64,7 +64,7 @@ _HEADINGS = ("POSITION", "WORKER", "TABLE", "TIME", "STATE", "BEHIND", "REASON")
 
 
 def list_letters(settings: GroupSettings, worker: str, *, as_json: bool) -> None:
-    """Writes no row value. ``worker``: "" for the letters of all."""
+    """Lists dead letters without row values. ``worker``: "" for all workers."""
     letters = _at_stream(settings, lambda stream: stream.letters(worker or None))
     if as_json:
         sys.stdout.writelines(orjson.dumps(each).decode() + "\n" for each in blocking(letters))
@@ -107,8 +107,8 @@ def discard(settings: GroupSettings, selection: Selection) -> None:
 
 
 async def ask_for_replay(stream: DeadLetterStream, selection: Selection) -> list[StoredLetter]:
-    """Asks for those letters, and earlier ones of the same rows; returns all that are asked for then. Whoever was interrupted may
-    ask again. Raises UsageError when they cannot be meant."""
+    """Requests a replay of those dead letters, and of earlier ones of the same rows; returns all of them. May be
+    repeated after an interruption. Raises UsageError for an invalid selection."""
     letters = await stream.letters(selection.worker or None)
     asked = BlockedLetters(letters).with_earlier(selection.of(letters))
     for stored in asked:
@@ -118,7 +118,7 @@ async def ask_for_replay(stream: DeadLetterStream, selection: Selection) -> list
 
 
 async def remove_letters(stream: DeadLetterStream, selection: Selection) -> list[StoredLetter]:
-    """For good; returns which. Raises UsageError when they cannot be meant."""
+    """Removes dead letters for good; returns them. Raises UsageError for an invalid selection."""
     letters = selection.of(await stream.letters(selection.worker or None))
     await stream.remove(letters)
     return letters
@@ -153,8 +153,8 @@ async def _wait_for_outcome(stream: DeadLetterStream, bucket: StateBucket, asked
 
 @dataclass(frozen=True, slots=True)
 class ListedLetter:
-    """What may be told of a letter to anybody: no row value. ``state`` is "dead" or "replay", ``sequence`` the message that its
-    change came in."""
+    """The public facts of a dead letter: no row value. ``state`` is "dead" or "replay", ``sequence`` the message that
+    its change came in."""
 
     position: str
     worker: str
@@ -169,7 +169,7 @@ class ListedLetter:
 
 @dataclass(frozen=True, slots=True)
 class BlockingLetter(ListedLetter):
-    """``behind`` counts the letters that wait for this one: later changes of its rows."""
+    """``behind`` counts the dead letters that wait for this one: later changes of its rows."""
 
     behind: int
 

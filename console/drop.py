@@ -37,7 +37,7 @@ def run(settings: DropSettings) -> None:
 
 
 async def drop(settings: DropSettings) -> None:
-    """The same on a running event loop."""
+    """Drops the group, on a running event loop."""
     names = GroupNames(settings.group)
     remains: list[PgsluiceError] = []
     publisher = None if settings.nats is None else await publishing_worker(settings.nats, names.group)
@@ -55,12 +55,13 @@ async def drop(settings: DropSettings) -> None:
 
 
 def is_published_by_worker(settings: NatsSettings, group: str) -> bool:
-    """Then it has nothing at the source. False when nobody can be asked."""
+    """Returns whether a worker publishes the group: then it has nothing at the source. False when NATS cannot be read."""
     return asyncio.run(publishing_worker(settings, group)) is not None
 
 
 async def publishing_worker(settings: NatsSettings, group: str) -> tuple[str, str] | None:
-    """Group and name of the worker that publishes ``group``; None when a replicator does, and when nobody can be asked."""
+    """Returns group and name of the worker that publishes ``group``; None when a replicator does, and when NATS cannot
+    be read."""
     with contextlib.suppress(PgsluiceError):
         async with connected(settings, f"pgsluice drop {group}") as client:
             bucket = StateBucket(client, GroupNames(group))
@@ -82,7 +83,8 @@ async def _check_stopped(settings: NatsSettings, names: GroupNames, group: str, 
 
 
 async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> list[PgsluiceError]:
-    """Why something is left. The slot first: while it is in use nothing is removed, nor when the names are another group's."""
+    """Drops; returns reasons for objects left. The slot first: while it is in use nothing is removed, nor when the
+    names are another group's."""
     try:
         source = await Source.connect(settings)
     except (UsageError, TerminalError, TransientError) as error:
@@ -122,7 +124,7 @@ async def _remove_slot(source: Source, names: GroupNames) -> None:
 
 
 async def _remove_capture(source: Source, names: GroupNames) -> None:
-    """Before the publication, whose end it would tell."""
+    """Removes the capture; call it before dropping the publication, which it would report."""
     existed = await remove_capture(source, names)
     log.info("capture of definitions is removed", existed=existed)
 

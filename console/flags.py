@@ -1,7 +1,7 @@
-"""How a command takes the options of its settings, and from which of its parents.
+"""Adds the options of settings to commands, and reads them from the command or one of its parents.
 
-An option can be given to the command or to any group before it (``pgsluice --config F worker --group g postgres``), as with
-pg_flo; the nearest to the command wins.
+An option can be given to the command or to any group before it (``pgsluice --config F worker --group g postgres``), as
+with pg_flo; the nearest to the command wins.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ USUAL = (
     | {"target-url", "target-host", "target-dbname", "target-user", "target-password", "ddl", "format"}
     | {"file-output-dir", "webhook-url", "kafka-brokers", "kafka-topic", "nats-stream", "search-url", "search-index"}
 )
-"""The options that ``--help`` lists, besides those that a sink requires. ``--help-all`` lists all options."""
+"""The options that ``--help`` lists, besides the ones that a sink requires. ``--help-all`` lists all options."""
 
 _REPEATABLE = (Kind.LIST, Kind.PAIRS)
 _FLAGS = "pgsluice.flags"
 """Key of the flags given so far, in click's storage that a command shares with its groups."""
 _SHOWS_ALL = "pgsluice.shows_all"
-"""Key that is there while the whole help text is made."""
+"""Key that is set while the whole help text is made."""
 
 _log = telemetry.logger(__name__)
 
@@ -56,13 +56,13 @@ def duration(text: str) -> float:
 
 
 def settings_by_command() -> dict[str, type[Any]]:
-    """What each command declares; a sink's command reads that of ``worker`` too."""
+    """Returns the settings of each command; a sink's command reads the settings of ``worker`` too."""
     return COMMANDS | {f"worker {kind}": settings for kind, settings in sink_settings().items()}
 
 
 @functools.cache
 def known_options() -> tuple[Option, ...]:
-    """The options of all commands: what a file may hold, whichever command reads it."""
+    """Returns the options of all commands: a file may contain each, whichever command reads it."""
     return config.options_of(*settings_by_command().values())
 
 
@@ -97,12 +97,12 @@ def load_settings(context: click.Context, settings: type[T]) -> T:
 
 
 def peek_settings(context: click.Context, settings: type[T]) -> T:
-    """The same for a command that has to know something before it knows all of its settings: nothing is logged or set up."""
+    """Reads settings early, for a command that needs them before all of its settings: nothing is logged or set up."""
     return config.make(settings, config.load(context.meta.get(_FLAGS, {}), os.environ, settings, known=known_options()))
 
 
 def load_values(context: click.Context, *settings: type[Any]) -> config.Values:
-    """The same for a command that takes several, as values that any of them can be made of."""
+    """Loads several settings, as values that any of them can be made of."""
     known = known_options()
     values = config.load(context.meta.get(_FLAGS, {}), os.environ, *settings, known=known)
     telemetry.set_up(config.make(LogSettings, values))
@@ -112,7 +112,7 @@ def load_values(context: click.Context, *settings: type[Any]) -> config.Values:
 
 
 def variables_given(context: click.Context) -> dict[str, str]:
-    """The flags that were given to the running command, as the variables that say the same to another process."""
+    """Returns the flags that were given to the running command, as variables for another process."""
     given, options = context.meta.get(_FLAGS, {}), {option.name: option for option in known_options()}
     return {options[name].variable: _as_variable(options[name].kind, value) for name, value in given.items()}
 
@@ -138,7 +138,7 @@ def reloading(context: click.Context, settings: type[T]) -> Callable[[], tuple[T
 
 
 def confirm(command: str, question: str) -> None:
-    """Raises UsageError unless the answer is yes; without a terminal there is nobody to ask."""
+    """Raises UsageError unless the answer is yes; also without a terminal."""
     if not sys.stdin.isatty():
         raise UsageError(f"{command} asks before it removes anything, and standard input is not a terminal", "give --yes")
     if not click.confirm(question, err=True):
@@ -152,7 +152,7 @@ def whole_help(context: click.Context) -> str:
 
 
 class _Flag(click.Option):
-    """A flag of an option; a page of help that is not the whole one leaves out those that are not usual."""
+    """A flag of an option; the short help omits unusual ones."""
 
     def __init__(self, *arguments: Any, is_usual: bool, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
@@ -184,7 +184,7 @@ _HELP_ALL = click.option(
 def _flag(
     option: Option, required: str = REQUIRED, also: str | None = None, *, is_usual: bool = True
 ) -> Callable[[CommandFunction], CommandFunction]:
-    """A flag that takes text as it stands: the kind reads it later, as it reads the other sources.
+    """Returns a flag that takes the unparsed text: the kind parses it later, like the other sources.
 
     A switch's value may be left out (``--copy``, ``--copy=false``).
     """
@@ -219,7 +219,7 @@ def option_help(option: Option, required: str = REQUIRED) -> str:
 
 
 def complete_help(path: str, command: click.Command) -> None:
-    """Adds the examples to the help of a command, and to those of its commands; ``--help-all`` stands last."""
+    """Adds the examples to the help of a command, and of its subcommands; ``--help-all`` comes last."""
     command.params.sort(key=lambda parameter: parameter.name == "help_all")
     if path in EXAMPLES:
         lines = [f"  {' '.join(filter(None, ('pgsluice', path, each)))}" for each in EXAMPLES[path]]

@@ -1,6 +1,7 @@
-"""``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back, or of a halted replicator.
+"""``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back, or of a halted
+replicator.
 
-As long as it is there, retention keeps every message that the worker has not applied: it may start again at any time.
+As long as it exists, retention keeps every message that the worker has not applied: it may start again at any time.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -
 
 
 async def forget_worker(client: Client, group: str, worker: str, *, dead_letters: bool) -> None:
-    """The same over a connection that is there."""
+    """Removes a worker's records, over an existing connection."""
     names = GroupNames(group)
     bucket = await opened_bucket(client, names)
     await _check_known(bucket, names, worker)

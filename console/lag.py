@@ -1,7 +1,7 @@
 """``pgsluice lag``: whether a group keeps up, from the source to the sinks, as an exit code for scripts.
 
-A worker's lag behind the stream says nothing while no process fills the stream, so the command judges the replicator too: whether
-it runs, and if not, since when.
+A worker's lag at the stream is meaningless while no process fills the stream, so the command judges the replicator too:
+whether it runs, and if not, since when.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pgsluice.shared.units.unit_states import State, UnitState, unit_state
 from pgsluice.shared.wire.names import GroupNames
 
 BEHIND = 1
-"""The exit code when the group is further behind than it may be, and when that is not known."""
+"""The exit code when the group lags more than allowed, and when its lag is not known."""
 
 _WELL = (State.STARTING, State.COPYING, State.RUNNING, State.FINISHED)
 
@@ -46,7 +46,7 @@ class LagLimit:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLag:
-    """``reason`` says how far the worker is, and if that is too far why; None is what is not known."""
+    """``reason`` is the worker's lag, and why it is too large; None for unknown values."""
 
     worker: str
     messages: int | None
@@ -68,8 +68,8 @@ class PublisherLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """``publisher`` is None in a group whose replicator was never started, or whose whole copy is applied and no changes
-    follow."""
+    """``publisher`` is unset in a group whose replicator was never started, or whose whole copy is applied and no
+    changes follow."""
 
     publisher: PublisherLag | None
     workers: list[WorkerLag]
@@ -149,8 +149,8 @@ def _with_state(lag: WorkerLag, unit: UnitState | None, limit: LagLimit) -> Work
 
 
 def trouble_of(unit: UnitState, limit: LagLimit) -> str:
-    """Returns why the unit may be further behind than ``limit``; "" when it is well, or came into its state less than ``limit``
-    ago and may recover by itself."""
+    """Returns why the unit may lag more than ``limit``; "" when it is well, or came into its state less than ``limit``
+    ago and may recover."""
     if unit.state in _WELL:
         return ""
     is_recent = bool(unit.since) and age_s(unit.since) <= limit.seconds
@@ -169,7 +169,7 @@ def judge_copy(worker: str, lag: Lag, limit: LagLimit) -> WorkerLag:
 
 
 def _places(report: WorkerReport) -> list[int]:
-    """The sequences up to which all is applied: of the worker's tables, and of those that catch up with them."""
+    """Returns the applied sequences: of the worker's tables, and of the tables that catch up with them."""
     return [report.sequence, report.catch_up_sequence] if report.catching_up else [report.sequence]
 
 
@@ -180,7 +180,7 @@ async def _measured(stream: ChangeStream, state: StreamState | None, report: Wor
 
 
 def judge(worker: str, lags: list[Lag], limit: LagLimit) -> WorkerLag:
-    """By the furthest of its places."""
+    """Judges by the worker's position with the largest lag."""
     lag = max(lags, key=lambda each: (each.messages is None, each.messages or 0))
     if lag.messages is None:
         return WorkerLag(worker, None, None, None, False, "how far it is behind is not known: it is bound to another stream")

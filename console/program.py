@@ -1,10 +1,10 @@
-"""The program ``pgsluice``: finds the command, runs it, and turns what it raises into a sentence and an exit code.
+"""The program ``pgsluice``: finds the command, runs it, and turns its error into a sentence and an exit code.
 
-Exit codes: 0 done, 2 usage or configuration, 70 needs a person, 75 try again; 130 when interrupted at the terminal. A replicator
-or worker that is stopped by a signal is done.
+Exit codes: 0 done, 2 usage or configuration, 70 needs an operator, 75 try again; 130 when interrupted at the terminal.
+A replicator or worker that is stopped by a signal is done.
 
-A command's module is imported when the command is chosen, by name, and its work when it runs: so no process loads what only
-another command needs.
+A command's module is imported when the command is chosen, by name, and its work when it runs: so no process loads what
+only another command needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pgsluice.shared.process import start as process_start
 from pgsluice.shared.process import stop_signals
 
 INTERRUPTED = 130
-"""What a shell reports for a process that SIGINT ended."""
+"""The exit code that a shell reports for a process that SIGINT ended."""
 
 _SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Run": {
@@ -86,7 +86,8 @@ _SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "version": ("pgsluice.console.shell.shell_commands", "version", "Show the program's version."),
     },
 }
-"""Section of the help → command → module, attribute, summary. The summary stands here so that ``--help`` imports none of them."""
+"""Section of the help → command → module, attribute, summary. The summary is here so that ``--help`` imports none of
+them."""
 
 _COMMANDS = {name: entry for section in _SECTIONS.values() for name, entry in section.items()}
 _ALIASES = {"dlq": "dead"}
@@ -172,7 +173,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         telemetry.report_failure(str(error), error.exit_code)
         return error.exit_code
     except click.ClickException as error:
-        with contextlib.suppress(OSError):  # nobody reads standard error
+        with contextlib.suppress(OSError):  # standard error has no reader
             error.show()
         return UsageError.exit_code
     except click.Abort:

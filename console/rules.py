@@ -1,7 +1,8 @@
-"""``pgsluice rules``: what is wrong with rules and routes, and what each rule does to each change, for people and a team's CI.
+"""``pgsluice rules``: errors in rules and routes, and the effect of each rule on each change, for users and a team's
+CI.
 
-``rules test`` tries the rules one after the other as they stand in the file, each on what the one before made of the change; at
-the end stands what a worker would hand to its sink.
+``rules test`` tries the rules in file order, each on the result of the one before; at the end comes the change that a
+worker would hand to its sink.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ STANDARD_INPUT = "standard input"
 
 
 def check(rules_file: str, routing_file: str, tables: Sequence[Table] | None, search_mapping: str = "") -> None:
-    """Says on standard output what the files hold. ``tables`` are all that the source has, None when they are not to be looked
-    at. Raises UsageError that names everything that is wrong."""
+    """Prints the content of the files on standard output. ``tables`` are all that the source has, None to skip their
+    check. Raises UsageError that names every error."""
     transformation = load_transformation(rules_file, routing_file)
     mapping = load_mapping(search_mapping)
     if tables is not None:
@@ -79,7 +80,7 @@ def _table(line: ChangeLine, by_name: dict[Name, Table], input_file: str | None)
 
 
 class Report:
-    """The lines that tell what becomes of changes. ``failures`` counts those that a rule could not process."""
+    """The lines about the outcome of changes. ``failures`` counts changes that a rule could not process."""
 
     def __init__(self, transformation: Transformation) -> None:
         self.failures = 0
@@ -92,7 +93,7 @@ class Report:
         return ", ".join(counts) or "nothing to try"
 
     def of(self, line: ChangeLine, table: Table) -> Iterator[str]:
-        """The lines that tell what becomes of one change."""
+        """Yields the lines about the outcome of one change."""
         yield f"line {line.number}: {line.operation} {table.qualified_name}"
         tried = self._trial.of(line.message(table))
         for step in tried.steps:
@@ -117,7 +118,7 @@ def _passed_on(line: bytes) -> str:
 
 
 def _said(step: TrialStep) -> Iterator[str]:
-    """What one rule made of one change."""
+    """Yields the effect of one rule on one change."""
     match step.outcome:
         case StepOutcome.REJECTED:
             yield f"cannot process it ({step.detail})"

@@ -1,6 +1,7 @@
-"""``pgsluice status``: where a group's slot, stream and workers are, for people and, with ``--json``, for programs.
+"""``pgsluice status``: the positions of a group's slot, stream and workers, for users and, with ``--json``, for
+programs.
 
-What cannot be asked is shown as not known, with the reason; only NATS is needed.
+A part that cannot be read is shown as not known, with the reason; only NATS is needed.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ from pgsluice.shared.wire.position import LSN, parse_lsn
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """Everything that one look found. ``source_problem`` is why ``slot`` is not known, "" when it was looked for. ``halt`` is why
-    the replicator must not go on (``shared.broker.halt``). ``forged_definitions`` are messages that somebody else emitted in the
-    group's name, ``missed_definitions`` count tables that were altered, and nothing had told of it. ``units`` are the states of
-    the processes, ``paused_tables`` those whose changes people have held back. ``publisher`` is what stands in the replicator's
-    place, where a worker publishes the group. ``shortages`` are what runs out: room in a stream, WAL that the source keeps."""
+    """The result of one read. ``source_problem`` is why ``slot`` is not known, "" when it was read. ``halt`` is why the
+    replicator must not continue (``shared.broker.halt``). ``forged_definitions`` are messages that another client
+    emitted in the group's name, ``missed_definitions`` count tables that were altered without a message. ``units`` are
+    the states of the processes, ``paused_tables`` the tables whose changes are held back. ``publisher`` replaces the
+    replicator, if a worker publishes the group. ``shortages`` are resources that run out: room in a stream, WAL that
+    the source keeps."""
 
     group: str
     bound_to: GroupRecord | None
@@ -86,7 +88,7 @@ class GroupStatus:
 
 
 NEVER_STARTED = 1
-"""The exit code for a group that nobody started, or whose name is misspelt."""
+"""The exit code for a group that was never started, or whose name is misspelt."""
 
 
 def run(settings: StatusSettings, as_json: bool) -> int:
@@ -112,8 +114,8 @@ async def _look_once(settings: StatusSettings) -> GroupStatus:
 async def look(
     client: Client, names: GroupNames, slot_look: SlotLook, letters: LetterCounts, documented: Sequence[str] = ()
 ) -> GroupStatus:
-    """Everything there is to know now. Raises TransientError when NATS does not answer. ``slot_look`` and ``letters`` are kept
-    from one look to the next. ``documented`` are units that there are to be, though they may never have been started."""
+    """Returns the current status. Raises TransientError when NATS does not answer. ``slot_look`` and ``letters`` are
+    kept from one call to the next. ``documented`` are wanted units, though they may never have been started."""
     stream, copied, bucket = ChangeStream(client, names), SnapshotStream(client, names), StateBucket(client, names)
     state, snapshot_state = await stream.state(), await copied.state()
     known = await _known(bucket, documented)
@@ -146,7 +148,8 @@ async def look(
 
 
 async def publisher_status(client: Client, group: str, worker: str) -> PublisherStatus:
-    """Of the worker that publishes a group, by its own group and name. Raises TransientError when NATS does not answer."""
+    """Returns the status of the worker that publishes a group, by its own group and name. Raises TransientError when
+    NATS does not answer."""
     names, unit = GroupNames(group), worker_unit(worker)
     bucket, stream = StateBucket(client, names), ChangeStream(client, names)
     if not await bucket.exists():
@@ -160,7 +163,7 @@ async def publisher_status(client: Client, group: str, worker: str) -> Publisher
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the state bucket holds of a group."""
+    """A group's records in the state bucket."""
 
     group: GroupRecord | None = None
     replicator: ReplicatorRecord | None = None
@@ -184,7 +187,7 @@ class _Known:
 
 
 async def _known(bucket: StateBucket, documented: Sequence[str]) -> _Known:
-    """Nothing but drafts when there is no bucket."""
+    """Returns only drafts when there is no bucket."""
     if not await bucket.exists():
         return _Known(units={unit: unit_state(UnitFacts(unit)) for unit in documented})
     group = await bucket.read(GROUP_KEY, GroupRecord)
@@ -271,7 +274,7 @@ def _replicator_line(status: GroupStatus) -> str:
 
 
 def _state_lines(unit: UnitState | None) -> Iterator[str]:
-    """What is as it should be is said in small letters."""
+    """Yields lines about the state; a normal state is in lower case."""
     if unit is None:
         return
     is_well = unit.state in (State.DRAFT, State.STARTING, State.COPYING, State.RUNNING, State.FINISHED)

@@ -17,7 +17,7 @@ _WAIT = "Longest wait for the outcome (default 60)"
 
 
 def gives_order(function: CommandFunction, *, takes_all: bool = False) -> CommandFunction:
-    """The parameters of a command that orders something about tables. ``takes_all``: --all may stand in the place of names."""
+    """Adds the parameters of a command about tables. ``takes_all``: --all can replace names."""
     decorated: Any = function
     decorators: tuple[Callable[[Any], Any], ...] = (
         click.pass_context,
@@ -34,7 +34,7 @@ def gives_order(function: CommandFunction, *, takes_all: bool = False) -> Comman
 
 
 class _TablesGroup(click.Group):
-    """Takes ``recopy``, the earlier name, for ``resync``."""
+    """Accepts ``recopy``, the earlier name of ``resync``."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, "resync" if cmd_name == "recopy" else cmd_name)

@@ -1,4 +1,6 @@
-"""What ``pgsluice status`` says of a group's tables: how far each copy is, and which are not published as they should be."""
+"""Facts about a group's tables for ``pgsluice status``: the progress of each copy, and tables that are not published as
+they should be.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from pgsluice.shared.units.applied_places import AppliedPlaces
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """``since`` is when the table came into ``phase``, "" where that is not known, ``copied_at`` when its copy was in the stream,
-    "" before. ``rows_per_s`` is that of the newest attempt, None before it began. ``bytes`` are those of COPY text."""
+    """``since`` is when the table came into ``phase``, "" where that is not known, ``copied_at`` when its copy was in
+    the stream, "" before. ``rows_per_s`` is the newest attempt's, None before it began. ``bytes`` are of COPY text."""
 
     table: str
     phase: Phase
@@ -33,7 +35,7 @@ class TableStatus:
 
 
 def table_statuses(ledger: LedgerContent, applied: AppliedPlaces) -> list[TableStatus]:
-    """By schema and name; none when nothing was ever copied."""
+    """Returns the statuses by schema and name; empty when nothing was ever copied."""
     if ledger.snapshot is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""``pgsluice tables``: orders about a group's tables while it streams, and what each table is like.
+"""``pgsluice tables``: commands about a group's tables while it streams, and the state of each table.
 
 An order is written into the group's state bucket; its replicator carries it out, now or when it starts.
 """
@@ -36,7 +36,7 @@ from pgsluice.shared.wire.table import TablePattern
 PROGRESS_INTERVAL_S = 5.0
 
 _COPYING = (OrderVerb.ADD, OrderVerb.RECOPY, OrderVerb.RETRY)
-"""After these a command waits for copies."""
+"""Commands that wait for copies."""
 
 _START = "start the replicator, which carries it out; --no-wait gives an order without waiting"
 
@@ -45,7 +45,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person asks for. ``wait_s`` is how long at most to wait for it, None for not at all."""
+    """A user's command. ``wait_s`` is how long at most to wait for it, None for not at all."""
 
     verb: OrderVerb
     tables: tuple[str, ...]
@@ -162,7 +162,7 @@ class _FollowedCopies:
         self._ledger = Ledger(bucket)
         self._names = {outcome.table for outcome in outcomes if not outcome.is_refused}
         self._followed: dict[int, TableRecord] = {}
-        """The tables that are not copied yet, by OID, with the records that the ledger had at the last look."""
+        """The tables that are not copied yet, by OID, with the records that the ledger had at the last check."""
         self._lost: list[str] = []
         self._told_at = time.monotonic()
 
@@ -226,8 +226,8 @@ def _say(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ListedTable:
-    """``origin`` says why the group has the table, or has it no more. ``since`` is when it came into ``phase``, "" where that is
-    not known. ``retry`` and ``retry_at`` are of one that is errored."""
+    """``origin`` is why the group has the table, or no longer has it. ``since`` is when it came into ``phase``, ""
+    where that is not known. ``retry`` and ``retry_at`` are of an errored one."""
 
     table: str
     phase: str
@@ -242,7 +242,7 @@ class ListedTable:
 
 
 def list_tables(settings: GroupSettings, *, as_json: bool) -> None:
-    """Writes one line for each table, and the orders that are open, to standard output."""
+    """Writes one line for each table, and the open orders, to standard output."""
     tables, orders = asyncio.run(_list(settings))
     if as_json:
         sys.stdout.write(orjson.dumps({"tables": tables, "orders": orders}, option=orjson.OPT_INDENT_2).decode() + "\n")
@@ -261,7 +261,7 @@ async def _list(settings: GroupSettings) -> tuple[list[ListedTable], list[TableO
 def listed_tables(
     ledger: LedgerContent, membership: Membership | None, selection: TableSelection, applied: AppliedPlaces
 ) -> list[ListedTable]:
-    """By name; what left comes too. Phases are those that the status shows."""
+    """Returns the tables by name, including ones that left. Phases are as in the status."""
     members = {} if membership is None else {member.oid: member for member in membership.members}
     listed = []
     for record in ledger.tables.values():
@@ -332,7 +332,7 @@ def format_tables(tables: Sequence[ListedTable], orders: Sequence[TableOrder]) -
 
 @asynccontextmanager
 async def bucket_of(settings: GroupSettings) -> AsyncIterator[StateBucket]:
-    """The group's. Raises UsageError when there is none."""
+    """Opens the group's bucket. Raises UsageError for an unknown group."""
     names = GroupNames(settings.group)
     async with connected(settings.nats, f"pgsluice tables {names.group}") as client:
         bucket = StateBucket(client, names)

@@ -1,4 +1,4 @@
-"""The command ``worker`` with one subcommand for each registered sink, and ``module:Class`` for those that others wrote."""
+"""The command ``worker`` with one subcommand for each registered sink, and ``module:Class`` for custom ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgsluice.worker.sinks.sink_registry import SINKS, CustomSinkSettings, defau
 
 
 class SinkGroup(click.Group):
-    """A group whose commands are the registered sinks; a name like ``module:Class`` makes a command of its own."""
+    """A group whose commands are the registered sinks; a name like ``module:Class`` makes a separate command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(SINKS)
@@ -58,7 +58,7 @@ def _sink_command(kind: str) -> click.Command:
 
 
 class SinkClassCommand(click.Command):
-    """Its help lists the options that the class declares, each as a ``--sink-option``."""
+    """A command whose help lists the options that the class declares, each as a ``--sink-option``."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = declared_options(find_class("sink", str(self.name)))

@@ -1,4 +1,4 @@
-"""What ``pgsluice status`` tells of one worker: how far it is, who runs it, what it waits for and what it missed."""
+"""One worker's facts for ``pgsluice status``: its position, its process, its waits and its misses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LATENCY_AGE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MissedStatus:
-    """Changes of one table that met no row in the sink. ``diverged``: the table was copied, and neither filter nor route touches
-    it, so it is evidence that source and target differ; then ``remedy`` says what to do. ``updates`` and ``deletes`` are those
-    whose kind is known, ``position`` is that of the first, "" where it is not known."""
+    """Changes of one table that met no row in the sink. ``diverged``: the table was copied, and neither filter nor
+    route touches it, so it is evidence that source and target differ; then ``remedy`` is what to do. ``updates`` and
+    ``deletes`` count changes of known kind, ``position`` is the first one's, "" if unknown."""
 
     table: str
     changes: int
@@ -36,14 +36,14 @@ class MissedStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of them (0:
-    none). They are None when the worker is bound to another stream or its place in the stream is gone. ``changes`` counts
-    those that its process has applied since ``started_at``; latencies are None when it applied nothing for a minute.
-    ``rules`` is the hash of its rules and routes, "" without any; ``holds_back`` counts messages that are kept because a
-    worker that does not run has not applied them; ``catching_up`` counts tables that were copied while others went on,
-    whose changes are ``catch_up_lag_messages`` and ``catch_up_lag_s`` behind; ``waiting`` is why its batch in hand cannot
-    be applied for now, "" when it can. ``missed`` are the tables that matter most of the ``missed_tables`` whose changes
-    met no row."""
+    """``lag_bytes`` counts bodies in the stream that the worker has not applied; ``lag_s`` is the age of the first of
+    them (0: none). Both are unset when the worker is bound to another stream or its place in the stream is gone.
+    ``changes`` counts the ones that its process has applied since ``started_at``; latencies are None when it applied
+    nothing for a minute. ``rules`` is the hash of its rules and routes, "" without any; ``holds_back`` counts messages
+    that are kept because a worker that does not run has not applied them; ``catching_up`` counts tables that were
+    copied while others continued, whose changes lag by ``catch_up_lag_messages`` and ``catch_up_lag_s``; ``waiting`` is
+    why its current batch cannot be applied for now, "" when it can. ``missed`` are the tables that matter most of the
+    ``missed_tables`` whose changes met no row."""
 
     name: str
     sequence: int
@@ -73,7 +73,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLook:
-    """One look at a group for its workers' sake; ``state`` is the stream's, None without one."""
+    """One read of a group for its workers; ``state`` is the stream's, None without one."""
 
     bucket: StateBucket
     stream: ChangeStream
@@ -130,8 +130,8 @@ class WorkerLook:
 
 @dataclass(frozen=True, slots=True)
 class PublisherStatus:
-    """The worker of another group that publishes this one: whatever it has not applied is not in this group yet. Its lag is None
-    where it is not known, as when that group is gone."""
+    """The worker of another group that publishes this one: changes that it has not applied are not in this group yet.
+    Its lag is None if unknown, as when that group is gone."""
 
     group: str
     worker: str
@@ -144,7 +144,7 @@ class PublisherStatus:
         return f"{self.group}/{self.worker}"
 
     def line(self) -> str:
-        """How far it is."""
+        """Returns its position in words."""
         if self.lag_messages is None:
             return f"worker {self.worker} of group {self.group}: lag not known"
         seconds = "" if self.lag_s is None else f", {self.lag_s:.1f} s"
@@ -159,7 +159,7 @@ def age_s(time: str) -> float:
 
 
 def _why_waiting(unit: UnitState | None) -> str:
-    """What its process tells; "" while it does not wait."""
+    """Returns the process's wait; "" while it does not wait."""
     return unit.fact if unit is not None and unit.cause is not None else ""
 
 
@@ -170,12 +170,12 @@ def _missed(missed: MissedReport, ledger: LedgerContent) -> MissedStatus:
 
 
 def _kept_for(report: WorkerReport, state: StreamState) -> int:
-    """How many messages retention keeps because this worker has not applied them."""
+    """Returns how many messages retention keeps because this worker has not applied them."""
     return min(state.messages, max(0, state.last_sequence - report.applied_in(state.created)))
 
 
 def worker_line(worker: WorkerStatus) -> str:
-    """Where it is, and who runs it."""
+    """Returns the worker's position and process in words."""
     if worker.lag_messages is None:
         lag = "lag not known (another stream)"
     elif worker.lag_bytes is None or worker.lag_s is None:
@@ -197,7 +197,7 @@ def worker_line(worker: WorkerStatus) -> str:
 
 
 def _catch_up(worker: WorkerStatus) -> str:
-    """ "" unless some tables are behind the others."""
+    """Returns "" unless some tables lag behind the others."""
     if not worker.catching_up:
         return ""
     seconds = "" if worker.catch_up_lag_s is None else f", {worker.catch_up_lag_s:.1f} s"

@@ -46,7 +46,7 @@ def examine(parts: Parts, selection: Selection) -> CheckReport:
 
 
 async def examined(parts: Parts, selection: Selection) -> CheckReport:
-    """``examine`` for one who has a loop already, and may cancel it."""
+    """Like ``examine``, for a caller in an event loop, who may cancel it."""
     findings: list[Finding] = []
     if selection.machine:
         findings += machine_findings(parts.worker.spark, os.environ)
@@ -88,7 +88,7 @@ def _needs_source(parts: Parts, selection: Selection) -> bool:
 
 
 async def _published(bucket: StateBucket | None) -> Sequence[Table] | None:
-    """What a replicator said at its last start. A record that cannot be read says nothing."""
+    """Returns the tables of the replicator's last start; None for a record that cannot be read."""
     if bucket is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""What ``pgsluice check`` is told: any of the options of all commands, and which parts the configuration names.
+"""The settings of ``pgsluice check``: any of the options of all commands, and the parts that the configuration names.
 
-Nothing but the group is required: a part that is not named is not looked at. What is named has to be whole.
+Nothing but the group is required: a part that is not named is not checked. A named part has to be complete.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CheckSettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        """Of each part that is named, once."""
+        """Yields the problems of each named part, once."""
         named: list[tuple[type[Any], tuple[type[Any], ...]]] = [(WorkerSettings, ())]
         if values.given("host"):
             named.append((ReplicatorSettings, (PostgresSettings,)))
@@ -73,8 +73,8 @@ class SinkPart:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the configuration names; None or empty for what it does not. ``worker`` is there for its rules,
-    ``reading`` for pipelines that name no source."""
+    """The parts that the configuration names; None or empty for others. ``worker`` is set for its rules, ``reading``
+    for pipelines that name no source."""
 
     names: GroupNames
     nats: NatsSettings | None

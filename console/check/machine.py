@@ -1,4 +1,6 @@
-"""What this machine lacks for the processes that run here: Java, memory, disk, shared memory, the same Python everywhere."""
+"""Findings about this machine for the processes that run here: Java, memory, disk, shared memory, the same Python
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from pgsluice.shared.spark.spark_settings import DEFAULT_MASTER, is_local, local
 
 DEFAULT_HEAP = "1g"
 OUTSIDE_HEAP = 512 * 2**20
-"""Of a JVM, beside its heap, and of the driver's Python."""
+"""Memory of a JVM, in addition to its heap, and of the driver's Python."""
 
 BYTES_PER_TASK = 200 * 2**20
 LEAST_DISK = 2 * 2**30
@@ -56,7 +58,7 @@ def _memory(spark: Mapping[str, str], master: str) -> Iterator[Finding]:
 
 
 def available_memory() -> int:
-    """Of the machine, or of the control group that this process may use."""
+    """Returns the available memory of the machine, or of the control group that this process may use."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")

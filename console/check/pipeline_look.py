@@ -1,4 +1,4 @@
-"""What is wrong with pipelines: with their files, with what they name, and with what their sources say."""
+"""Findings about pipelines: their files, the places that they name, and the answers of their sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgsluice.shared.preflight.finding import Finding, Severity, Subject
 async def pipeline_findings(
     settings: CatalogSettings, nats: NatsSettings | None, own: ReadingSettings | None, client: Client | None
 ) -> list[Finding]:
-    """Never raises for what it finds. ``client`` is None where NATS does not answer."""
+    """Returns findings; never raises for an error that it finds. ``client`` is None if NATS does not answer."""
     if client is None or nats is None:
         fact = "pipelines were not looked at: those that are documents are in NATS, which is not there"
         return [Finding("pipelines-unknown", Severity.INFO, Subject.PIPELINES, fact, "check again with NATS")]

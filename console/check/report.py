@@ -1,6 +1,7 @@
-"""The outcome of a check, for people and for programs.
+"""The outcome of a check, for readers and for programs.
 
-``CheckReport`` is what ``--json`` writes; its fields and the names of checks keep their meaning, new ones may come.
+``CheckReport`` is the output of ``--json``; its fields and the names of checks keep their meaning, new ones may be
+added.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 @dataclass(frozen=True, slots=True)
 class FindingContent:
-    """``statements`` cure it as they stand, ``choices`` are statements of which a person has to choose; ``restart``: the server
-    has to be started again afterwards. ``configuration``: our own configuration is wrong."""
+    """``statements`` cure it unchanged, ``choices`` are statements among which an operator has to choose; ``restart``:
+    the server has to be started again afterwards. ``configuration``: pgsluice's own configuration is wrong."""
 
     check: str
     severity: Severity
@@ -56,7 +57,7 @@ class ReportContent:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """``looked_at`` are the subjects; ``places`` says where source and target are, host, port and database."""
+    """``looked_at`` are the checked subjects; ``places`` are host, port and database of source and target."""
 
     group: str
     looked_at: tuple[Subject, ...]
@@ -76,17 +77,17 @@ class CheckReport:
         return sorted(found, key=lambda finding: _ORDER.index(finding.severity))
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encodes as JSON."""
         return orjson.dumps(self.content(), option=orjson.OPT_INDENT_2) + b"\n"
 
     def content(self) -> ReportContent:
-        """What programs are told: by subject, the worst first."""
+        """Returns the report for programs: by subject, the worst first."""
         counts = {f"{severity}s" if severity is not Severity.INFO else "infos": self.count(severity) for severity in _ORDER}
         findings = tuple(_content(finding) for subject in _HEADINGS for finding in self.of(subject))
         return ReportContent(FORMAT, self.group, self.looked_at, counts, findings)
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yields the report's lines for readers."""
         for subject, heading in _HEADINGS.items():
             if subject not in self.looked_at and not self.of(subject):
                 continue

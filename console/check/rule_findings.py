@@ -1,4 +1,4 @@
-"""What is wrong with rules and routes, by themselves and held against the source's tables."""
+"""Findings about rules and routes, alone and compared with the source's tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RuleLook:
             self.transformation = load_transformation(worker.rules_file, worker.routing_file)
 
     def compare(self, tables: Sequence[Table] | None) -> None:
-        """``tables`` are all that the source has, None when nobody could say."""
+        """Compares with the tables. ``tables`` are all that the source has, None if unknown."""
         if self.transformation is None or not self.transformation.hash:
             return
         if tables is None:
@@ -35,7 +35,7 @@ class RuleLook:
             self.found.note("rules-surprise", Severity.WARNING, warning, "see 'pgsluice rules test'")
 
     def destinations(self, tables: Sequence[Table] | None) -> list[Table] | None:
-        """Of ``tables``, as they come to a sink: those whose routes fit, the others are told of by ``compare``."""
+        """Returns ``tables`` as they come to a sink, if their routes fit; ``compare`` reports the others."""
         if tables is None or self.transformation is None:
             return None
         found = []

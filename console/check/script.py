@@ -1,7 +1,8 @@
-"""The cures as SQL: a script for each server, one statement a line, to be run as it stands by an administrator of that database.
+"""The cures as SQL: a script for each server, one statement a line, to be run unchanged by an administrator of that
+database.
 
-What takes something away is a comment: a person has to choose it. ALTER SYSTEM cannot stand in a transaction, so a script is run
-statement by statement, as psql does.
+Destructive statements are comments: an operator has to choose them. ALTER SYSTEM cannot be in a transaction, so a
+script is run statement by statement, as psql does.
 """
 
 from __future__ import annotations
@@ -46,5 +47,5 @@ def _comment(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Nothing after a comment's sign may begin a line of its own."""
+    """Joins lines, so that no text after a comment's sign begins a new line."""
     return text.replace("\r", " ").replace("\n", " ")

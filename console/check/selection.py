@@ -1,4 +1,4 @@
-"""Which parts are looked at: those that flags name, else all that the configuration names."""
+"""The parts to check: the ones that flags name, else all that the configuration names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Selection:
 
     @property
     def subjects(self) -> list[Subject]:
-        """For the report."""
+        """Returns the subjects for the report."""
         looked = [
             (self.machine, Subject.MACHINE),
             (self.nats, Subject.NATS),

@@ -1,1 +1,1 @@
-"""What groups are to be, as documents in the broker: planned, applied, exported, and run by whoever runs them."""
+"""Desired configurations of groups, as documents in the broker: planned, applied, exported, and run by a server."""

@@ -1,4 +1,4 @@
-"""What ``pgsluice plan``, ``apply`` and ``export`` do with files and standard output."""
+"""The work of ``pgsluice plan``, ``apply`` and ``export`` with files and standard output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def show_plan(settings: DocumentSettings, files: Sequence[str], *, as_json: bool
 
 
 def apply_files(settings: DocumentSettings, files: Sequence[str]) -> None:
-    """Says what was done."""
+    """Applies the files, and prints the changes."""
     documents = _read(files)
 
     async def apply(store: DocumentStore[GroupDocument]) -> list[PlannedDocument]:

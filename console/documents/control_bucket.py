@@ -1,9 +1,9 @@
-"""The bucket of what belongs to no single group: documents, answers to requests that were sent again, who runs what.
+"""The bucket of records outside groups: documents, answers to repeated requests, runners of groups.
 
-group.<name>        what a group is to be: its document
+group.<name>        a group's desired configuration: its document
 pipeline.<name>     a SQL pipeline: its document
-answer.<digest>     what a request was answered that named a key: console.server.repeated_requests
-runner.<group>      who runs a group's processes: console.runner
+answer.<digest>     the answer to a request with a key: console.server.repeated_requests
+runner.<group>      the runner of a group's processes: console.runner
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from pgsluice.worker.sinks.sink_registry import SINKS
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ADDRESSES = ("search-url", "kafka-brokers", "source-kafka-brokers")
-"""Options that are lists of addresses or URLs, although their kind does not say so."""
+"""Options that are lists of addresses or URLs, although their kind is another."""
 _MOST_TOLD = 20
 _REMEDY = "name only what is allowed, or have the administrator allow it in 'groups' of the file that pipelines-places names"
 
@@ -49,8 +49,8 @@ def own_variables(group: str) -> str:
 class DocumentBounds:
     """Bounds on documents. ``*`` in a text matches any characters. ``variables`` are allowed besides ``own_variables``.
     ``hosts`` are names, addresses and networks; None allows any host. ``directories`` hold the files and outputs that
-    documents may name. ``spark`` are Spark settings that are allowed besides memory and a local master. By default, a document
-    starts no program and no code but ours."""
+    documents may name. ``spark`` are Spark settings that are allowed besides memory and a local master. By default, a
+    document starts no program and no code except pgsluice's."""
 
     variables: tuple[str, ...] = ()
     hosts: tuple[str, ...] | None = None
@@ -70,7 +70,7 @@ class DocumentBounds:
 
     def _refused(self, document: GroupDocument, environment: Mapping[str, str]) -> Iterator[str]:
         own, known = own_variables(document.group), {option.name: option for option in known_options()}
-        for name in sorted(variables_in(format_document(document))):  # wherever it stands: processes are given those that do
+        for name in sorted(variables_in(format_document(document))):  # in any place: processes get all of them
             if not name.startswith(own) and not _matches(name, self.variables):
                 yield f"the variable {name} (its own begin with {own})"
         for name in document.settings:
@@ -119,7 +119,7 @@ class DocumentBounds:
     def _refused_spark(self, given: Raw) -> Iterator[str]:
         try:
             pairs = parse(Kind.PAIRS, given)
-        except ValueError:  # whoever loads it is told
+        except ValueError:  # loading the document reports it
             return
         assert isinstance(pairs, dict)
         for key, value in pairs.items():

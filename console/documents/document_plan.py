@@ -1,4 +1,4 @@
-"""What applying documents would change, and applying them: all of them, or the first that somebody else was faster with."""
+"""Plans and carries out the application of documents: all of them, or up to the first that another client changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlannedDocument:
 
 
 async def plan_documents(store: DocumentStore[GroupDocument], documents: Iterable[GroupDocument]) -> list[PlannedDocument]:
-    """In the order given. Raises UsageError for two of one group, TransientError."""
+    """Returns the plan in the order given. Raises UsageError for two of one group, TransientError."""
     planned: dict[str, PlannedDocument] = {}
     for document in documents:
         if document.group in planned:
@@ -49,8 +49,9 @@ async def plan_documents(store: DocumentStore[GroupDocument], documents: Iterabl
 async def apply_documents(
     store: DocumentStore[GroupDocument], documents: Iterable[GroupDocument], by: str
 ) -> list[PlannedDocument]:
-    """What was done. What is as it should be is not written again, so whoever was interrupted applies again. Raises UsageError,
-    TransientError when somebody changed a document meanwhile: those before it are applied."""
+    """Applies documents; returns the changes. Unchanged ones are not written again, so it can be repeated after an
+    interruption. Raises UsageError, TransientError when another client changed a document meanwhile: those before it
+    are applied."""
     given = list(documents)
     plan = await plan_documents(store, given)
     for document, planned in zip(given, plan, strict=True):
@@ -60,7 +61,8 @@ async def apply_documents(
 
 
 async def _there(store: DocumentStore[GroupDocument], group: str) -> tuple[GroupDocument, int | None]:
-    """The group's document and its revision. One that cannot be read says nothing, and is replaced all the same."""
+    """Returns the group's document and its revision. One that cannot be read is treated as empty, and replaced
+    nevertheless."""
     try:
         stored = await store.find(group)
     except TerminalError:

@@ -1,4 +1,4 @@
-"""A document's settings as commands have them: references resolved in our own environment."""
+"""A document's settings as commands have them: references resolved in the server's environment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _has_host(values: Values) -> bool:
 
 @settings
 class SourceSettings:
-    """Where a document says that its group's source is; None where it does not. NATS is whoever's asks."""
+    """The group's source, from its document; None without one. NATS is the caller's."""
 
     source: PostgresSettings | None = part(PostgresSettings, database="source", when=_has_host)
 
@@ -53,13 +53,13 @@ def check_bounds(document: GroupDocument, bounds: Bounds) -> None:
 
 
 async def source_of(store: DocumentStore[GroupDocument], group: str, bounds: Bounds) -> PostgresSettings | None:
-    """Where its document says that the source is, as far as that can be read here; None without."""
+    """Returns the source of the group's document, as far as that can be read here; None without."""
     stored = await store.find(group)
     return None if stored is None else source_in(stored.document, bounds)
 
 
 def source_in(document: GroupDocument, bounds: Bounds) -> PostgresSettings | None:
-    """The same of a document that was read."""
+    """Returns the source of a document that was read."""
     try:
         return config.make(SourceSettings, load_document(document, bounds, SourceSettings)).source
     except UsageError as error:
@@ -68,22 +68,23 @@ def source_in(document: GroupDocument, bounds: Bounds) -> PostgresSettings | Non
 
 
 def names_nats(document: GroupDocument) -> bool:
-    """Whether it says which NATS its group is on; one that does not means the one that it is stored in."""
+    """Returns whether it names its group's NATS; a document without one means the NATS that it is stored in."""
     return document.raw(_NATS_URL) is not None
 
 
 def process_environment(document: GroupDocument, nats: NatsSettings) -> Mapping[str, str]:
-    """What a process of the group is started with by somebody on ``nats``."""
+    """Returns the environment of a process of the group, started by a server on ``nats``."""
     environment = environment_of(document)
     return environment if names_nats(document) else {**environment, **variables_of(nats)}
 
 
 def environment_of(document: GroupDocument) -> Mapping[str, str]:
-    """Ours, without settings of our own that the document does not refer to: those are the server's."""
+    """Returns the server's environment, without pgsluice settings that the document does not refer to: those are the
+    server's."""
     return environment_for(format_document(document))
 
 
 def environment_for(text: str) -> Mapping[str, str]:
-    """The same for a configuration file that says ``text``."""
+    """Like ``environment_of``, for the ``text`` of a configuration file."""
     meant = variables_in(text)
     return {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, PG_FLO_PREFIX)) or name in meant}

@@ -27,17 +27,17 @@ class Document(Protocol):
     def name(self) -> str: ...
 
     def stamped(self, at: str, by: str) -> Self:
-        """The same, applied at that time by that person."""
+        """Returns the document, applied at that time by that user."""
 
     def check(self) -> None:
-        """Raises UsageError for what no process of ours stores: any client of the broker may have stored it."""
+        """Raises UsageError for a document that pgsluice never stores: any client of the broker may have stored it."""
 
 
 D = TypeVar("D", bound=Document)
 
 
 def document_name(key: str, kind: type[Document]) -> str | None:
-    """Whose document of that kind the control bucket has under ``key``; None for any other key."""
+    """Returns the name of the document of that kind that the control bucket has under ``key``; None for any other key."""
     return key.removeprefix(kind.KEY_PREFIX) if key.startswith(kind.KEY_PREFIX) else None
 
 
@@ -62,18 +62,19 @@ class DocumentStore(Generic[D]):
         return None if entry is None else self._read(name, entry)
 
     async def revision(self, name: str) -> int | None:
-        """Also of a document that cannot be read; None without. ``name`` is one that a document may have."""
+        """Returns the revision, also of a document that cannot be read; None without. ``name`` is one that a document
+        may have."""
         entry = await self._bucket.get(self._key(name))
         return None if entry is None else entry.revision
 
     async def names(self) -> list[str]:
-        """Of those that are there, or were. None when there is no bucket yet."""
+        """Returns the names of existing or former documents. Empty when there is no bucket yet."""
         if not await self._bucket.exists():
             return []
         return [name for key in await self._bucket.keys() if (name := document_name(key, self._kind)) is not None]
 
     async def readable(self) -> tuple[list[StoredDocument[D]], list[PgsluiceError]]:
-        """By name; and what is wrong with those that cannot be read."""
+        """Returns the documents by name; and the errors of unreadable ones."""
         found: list[StoredDocument[D]] = []
         problems: list[PgsluiceError] = []
         for name in await self.names():
@@ -95,7 +96,7 @@ class DocumentStore(Generic[D]):
         return found
 
     async def put(self, document: D, by: str, revision: int | None) -> StoredDocument[D] | None:
-        """In the place of ``revision``; None: where there is none. None when it is another one by now."""
+        """Replaces ``revision``, or creates the document (None). Returns None when the revision is another one by now."""
         stamped, key = document.stamped(datetime.now(UTC).isoformat(), by), self._key(document.name)
         if revision is None:
             written = await self._bucket.create(key, stamped)

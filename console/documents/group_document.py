@@ -1,8 +1,8 @@
-"""What a group is to be: its configuration file as a record, with secrets as references alone.
+"""A group's desired configuration: its configuration file as a record, with secrets only as references.
 
-The same YAML serves every command of the group; as a document it is in the broker, with a history. What is written in it is kept
-as it was written: ``${NAME}`` stays a reference, for whoever runs the group to resolve. A secret that is written out is refused,
-and not repeated.
+The same YAML serves every command of the group; as a document it is in the broker, with a history. Its text is kept
+unchanged: ``${NAME}`` stays a reference, resolved by the process that runs the group. A secret that is written out is
+refused, and not repeated.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MOST_DOCUMENT_BYTES = 64 * 1024
 """The most bytes of one document's text. ``config.example.yaml``, with every option and a remark on each, has 21 KiB."""
 
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}")
-"""To a variable. A default would be written out, so none but an empty one."""
+"""A reference to a variable. A default would be written out, so only an empty one is allowed."""
 _SECRET_NAME = re.compile(
     r"secret|passw|token|credential|authori[sz]ation|\bkey\b|access[._-]?key|api[._-]?key|cookie", re.IGNORECASE
 )
-"""Of a header, a Spark setting or a sink's option, whose names are not ours."""
+"""Names of headers, Spark settings or custom sinks' options that are probably secret."""
 
 _UNPRINTABLE = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]")
 """Characters that YAML refuses unescaped, or reads as the end of a line."""
@@ -43,8 +43,8 @@ _UNPRINTABLE = re.compile("[^\\t\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue00
 
 @dataclass(frozen=True, slots=True)
 class GroupDocument:
-    """``settings`` are options by name: a text, a list of texts or named texts, as the file has them. ``applied_by`` is for
-    people."""
+    """``settings`` are options by name: a text, a list of texts or named texts, as the file has them. ``applied_by`` is
+    for readers."""
 
     group: str
     settings: Mapping[str, object] = field(repr=False)
@@ -62,7 +62,7 @@ class GroupDocument:
         return replace(self, applied_at=at, applied_by=by)
 
     def raw(self, name: str) -> Raw | None:
-        """What is written of an option; None for nothing."""
+        """Returns the text of an option; None without one."""
         value = self.settings.get(name)
         match value:
             case str():
@@ -90,7 +90,7 @@ class GroupDocument:
 
 
 def parse_document(place: str, text: str, known: Mapping[str, Option]) -> GroupDocument:
-    """The document that YAML says; ``place`` names it. Raises UsageError with all that is wrong with it, and no value."""
+    """Parses a document in YAML; ``place`` names it. Raises UsageError with all of its errors, and no value."""
     check_size(place, text)
     file = parse_config_file(place, text, OF_STRANGERS)
     problems = [*file.problems, *_problems(file, known)]
@@ -135,12 +135,12 @@ def _order(document: GroupDocument) -> list[str]:
 
 
 def format_raw(raw: Raw | None) -> str:
-    """As YAML in one line, which JSON is too; "" for nothing."""
+    """Formats as YAML in one line, which JSON is too; "" for nothing."""
     return "" if raw is None else orjson.dumps(raw).decode()
 
 
 def _plain(raw: Raw | None) -> object:
-    """As JSON keeps it."""
+    """Returns the value as JSON keeps it."""
     return orjson.loads(orjson.dumps(raw))
 
 
@@ -167,7 +167,7 @@ def _texts_of(raw: Raw) -> Iterator[str]:
 
 
 def values_of(raw: Raw) -> Iterator[str]:
-    """Without the keys of a mapping."""
+    """Yields the values, without the keys of a mapping."""
     match raw:
         case str():
             yield raw
@@ -178,7 +178,7 @@ def values_of(raw: Raw) -> Iterator[str]:
 
 
 def _worker_problems(entries: Sequence[tuple[str, str]]) -> Iterator[UsageError]:
-    """Of those that could never run."""
+    """Yields problems of workers that could never run."""
     names = [name for name, _ in entries]
     for name in sorted(name for name, count in Counter(names).items() if count > 1):
         yield UsageError(f"{WORKERS} names {name!r} twice", "give each worker a name of its own, as in lake=file")
@@ -194,7 +194,7 @@ def _worker_problems(entries: Sequence[tuple[str, str]]) -> Iterator[UsageError]
 
 
 def _holds_secret(option: Option, raw: Raw) -> bool:
-    """Whatever may be one and is written out. NATS servers may hold a login, and mostly do not."""
+    """Returns whether a possible secret is written out. URLs of NATS servers can contain a login, and mostly do not."""
     match raw:
         case str() if option.kind is Kind.SERVERS:
             return any(map(_has_login, raw.split(",")))
@@ -209,7 +209,7 @@ def _holds_secret(option: Option, raw: Raw) -> bool:
 
 
 def _is_reference(text: str) -> bool:
-    """A scheme of authentication may stand before it: ``Bearer ${TOKEN}``."""
+    """Returns whether the text is a reference, perhaps after a scheme of authentication: ``Bearer ${TOKEN}``."""
     return _REFERENCE.fullmatch(text.strip().removeprefix("Bearer ").removeprefix("Basic ").strip()) is not None
 
 

@@ -1,5 +1,6 @@
-"""Executors: whoever has the lease of a pipeline begins its runs, by the clock and for those who ask.
+"""Executors: the holder of a pipeline's lease begins its runs, by schedule and on request.
 
-``ticks`` reckons out when a schedule has one, and what becomes of it; ``run_executor`` is one pipeline's executor, and starts
-``pgsluice run`` as its child; ``executors`` are those of all pipelines, and ``executor_commands`` ``pgsluice schedule``.
+``ticks`` computes the times of a schedule, and their outcomes; ``run_executor`` is one pipeline's executor, and starts
+``pgsluice run`` as its child; ``executors`` runs all pipelines' executors, and ``executor_commands`` ``pgsluice
+schedule``.
 """

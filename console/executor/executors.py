@@ -39,8 +39,8 @@ Listing = Callable[[], Awaitable[Sequence[Pipeline]]]
 
 @dataclass(frozen=True, slots=True)
 class RunPlaces:
-    """What runs are started with: ``environment`` holds all settings, in ``folder`` are their logs. ``replicas`` are those of
-    state buckets that are not there yet."""
+    """The environment of runs: ``environment`` holds all settings, in ``folder`` are their logs. ``replicas`` apply to
+    state buckets that do not exist yet."""
 
     environment: Mapping[str, str]
     folder: Path
@@ -58,7 +58,7 @@ class RunPlaces:
 
 
 class Executors:
-    """``run`` goes on until it is cancelled; runs in hand end with it, and are taken up by whoever looks next."""
+    """``run`` continues until it is cancelled; current runs end with it, and another executor takes them up."""
 
     def __init__(self, client: Client, listing: Listing, places: RunPlaces) -> None:
         self._client = client
@@ -140,7 +140,7 @@ class _Leased:
         self._is_lost = True
 
     async def leave(self) -> None:
-        """Gives the lease back, after the run in hand has ended."""
+        """Gives the lease back, after the current run has ended."""
         if self._acquiring is not None:
             await cancel([self._acquiring])
         await self._executor.leave()

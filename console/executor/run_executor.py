@@ -32,7 +32,7 @@ from pgsluice.shared.pipelines.run_schedule import RunSchedule
 from pgsluice.shared.process.retrying import Backoff
 
 END_DEADLINE_S = 15.0
-"""For a run to note where it ends, when its executor does."""
+"""Time for a run to note where it ends, when its executor does."""
 _INTERRUPTED = 130
 
 log = telemetry.logger(__name__)
@@ -40,7 +40,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended; ``sentence`` is what it said last."""
+    """The end of a child; ``sentence`` is its last message."""
 
     request: str
     exit_code: int
@@ -48,8 +48,8 @@ class Ended:
 
 
 def settled(request: RunRequest, run: RunRecord | None, ended: Ended | None) -> RunRequest | None:
-    """The request as it is now that nothing more is done for it; None while its run is to be begun, or taken up. ``run`` is the
-    newest for it, ``ended`` is None where nobody saw its process end."""
+    """Returns the closed request; None while its run must be begun, or taken up. ``run`` is the newest for it,
+    ``ended`` is None if its process's end was not observed."""
     if run is not None and not run.state.is_left:
         return replace(request, state=RequestState.DONE, run=run.number)
     is_paused = run is not None and run.state is RunState.PAUSED
@@ -61,7 +61,7 @@ def settled(request: RunRequest, run: RunRecord | None, ended: Ended | None) -> 
 
 
 class RunExecutor:
-    """Of one pipeline. ``command`` is what carries a request out."""
+    """The executor of one pipeline. ``command`` carries a request out."""
 
     def __init__(self, pipeline: str, bucket: Bucket, command: Callable[[RunRequest], Command]) -> None:
         self._pipeline = pipeline
@@ -72,11 +72,11 @@ class RunExecutor:
         self._ended: Ended | None = None
         self._backoff = Backoff(PAUSES)
         self._start_at = 0.0
-        """Not before, by the monotonic clock."""
+        """Earliest start, by the monotonic clock."""
 
     async def look(self, schedule: RunSchedule | None) -> None:
-        """To be called again and again by whoever has the lease, and nobody else. Raises TransientError when NATS does not
-        answer, OSError when no process can be made."""
+        """Checks for work; called periodically by the holder of the lease only. Raises TransientError when NATS does
+        not answer, OSError when no process can be started."""
         requests = await self._with_ticks(schedule)
         if self._child is not None:
             return
@@ -96,7 +96,7 @@ class RunExecutor:
         return (await RUN_REQUESTS.change(self._bucket, lambda newest: advanced(newest, schedule, now))).value
 
     async def _settle(self, requests: RunRequests, request: RunRequest, record: PipelineRecord | None) -> RunRequests:
-        """For a request whose process ended, or which an executor before us began."""
+        """Settles a request whose process ended, or which an earlier executor began."""
         if request.state is not RequestState.TAKEN:
             return requests
         run = None if record is None else record.run_of(request.id)
@@ -136,7 +136,7 @@ class RunExecutor:
         self._child = None
 
     async def leave(self) -> None:
-        """Ends the run in hand, which notes where it is; whoever looks next takes it up."""
+        """Ends the current run, which notes where it is; the next executor takes it up."""
         child, waiter = self._child, self._waiter
         if child is not None and waiter is not None:
             child.stop()

@@ -1,4 +1,4 @@
-"""The keys of a pipeline that say when it runs: ``schedule`` and ``time-zone``, or ``every``, and ``overlap-policy``."""
+"""The keys of a pipeline's schedule: ``schedule`` and ``time-zone``, or ``every``, and ``overlap-policy``."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ log = telemetry.logger(__name__)
 
 
 def run(settings: ScheduleSettings, given: Mapping[str, str]) -> None:
-    """Until a signal stops it. ``given`` are this command's flags, as variables: runs get them, and the environment. Raises
-    UsageError for a pipelines file that cannot be used, TransientError when NATS does not answer within
-    ``connect_timeout_s``."""
+    """Runs until a signal stops it. ``given`` are this command's flags, as variables: runs get them, and the
+    environment. Raises UsageError for a pipelines file that cannot be used, TransientError when NATS does not answer
+    within ``connect_timeout_s``."""
     places = RunPlaces({**os.environ, **given}, _folder(settings), settings.replicas)
     asyncio.run(_run(settings, places))
 
@@ -35,7 +35,7 @@ def _folder(settings: ScheduleSettings) -> Path:
 
 
 async def runnable(catalog: PipelineCatalog) -> Sequence[Pipeline]:
-    """Those that may run now."""
+    """Returns the pipelines that may run now."""
     return [each.pipeline for each in await catalog.all() if each.pipeline is not None and each.problem is None]
 
 

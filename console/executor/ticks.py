@@ -1,9 +1,9 @@
-"""When a schedule has its ticks, and what becomes of one: pure.
+"""Computes the ticks of a schedule, and their outcomes: pure.
 
-A tick is a time, and that is the id of the request that it makes: so it is one run, whoever finds it and how often. ``cron`` text
-goes by the clocks of its time zone, as Debian's cron does. A tick whose time does not exist, because clocks go forward, comes
-right after the gap; one whose time comes twice, because they go back, comes the first time. Ticks that recur within an hour go
-on by real time.
+A tick is a time, and that is the id of the request that it makes: so it is one run, whichever executor finds it and how
+often. ``cron`` text goes by the clocks of its time zone, as Debian's cron does. A tick whose time does not exist,
+because clocks go forward, comes right after the gap; one whose time comes twice, because they go back, comes the first
+time. Ticks that recur within an hour continue by real time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_COUNTED = 1000
 """Ticks of one absence that are counted; with more there were so many at least."""
 
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""Of two machines at most; what is later than that was never due."""
+"""Largest difference between two machines' clocks; a later tick was never due."""
 
 PAUSED, IN_HAND, QUEUED = "the pipeline is paused", "a run was in hand", "a run was in hand, and another one waits"
 
@@ -47,8 +47,8 @@ def check_cron(text: str) -> None:
 
 
 def advanced(known: RunRequests, schedule: RunSchedule | None, now: datetime) -> RunRequests:
-    """With all ticks up to ``now`` accounted for; the same object when nothing is new. Of several the last one counts, and the
-    others were missed."""
+    """Returns the requests with all ticks up to ``now`` accounted for; the same object when nothing is new. Only the
+    last of several becomes a request, the others were missed."""
     ticks = _without_future(known.ticks, now)
     if schedule is None:
         return known if not ticks.schedule else replace(known, ticks=replace(ticks, schedule="", next=""))
@@ -67,8 +67,7 @@ def advanced(known: RunRequests, schedule: RunSchedule | None, now: datetime) ->
 
 
 def _without_future(ticks: Ticks, now: datetime) -> Ticks:
-    """A clock that was ahead, and was set since, noted times that are long to come. Nobody waits for those: it is as if that was
-    noted now."""
+    """Replaces times in the future, noted by a clock that was ahead and was set since, by now."""
     furthest = now + CLOCKS_DIFFER
     noted = [now.isoformat() if text and datetime.fromisoformat(text) > furthest else text for text in (ticks.since, ticks.last)]
     return ticks if noted == [ticks.since, ticks.last] else replace(ticks, since=noted[0], last=noted[1])
@@ -95,7 +94,7 @@ def _reason_to_skip(known: RunRequests, schedule: RunSchedule) -> str:
 
 
 def _due(schedule: RunSchedule, ticks: Ticks, now: datetime) -> tuple[int, datetime | None]:
-    """How many ticks there were since the last one that was accounted for, and the newest of them."""
+    """Returns how many ticks there were since the last one that was accounted for, and the newest of them."""
     if schedule.cron:
         return _due_by_cron(schedule, ticks, now)
     if not ticks.last:

@@ -22,13 +22,13 @@ from pgsluice.shared.wire.table import TablePattern
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
 MOST_MESSAGES_LOOKED_AT = 20_000
-"""In one question about some table: it says then how far it has come."""
+"""Limit of messages read by one request about some table: the answer contains the end then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to begin: at a sequence, a time or a change's position; at none: with the newest messages, as many as the limit
-    allows."""
+    """The place to begin: a sequence, a time or a change's position; without any: the newest messages, as many as the
+    limit allows."""
 
     sequence: int | None = None
     time: datetime | None = None
@@ -62,8 +62,8 @@ class InspectedMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessagesPage:
-    """``next_sequence`` is where to go on; None at the end of the stream. ``first_sequence`` and ``last_sequence`` are those of
-    the stream."""
+    """``next_sequence`` is where to continue; None at the end of the stream. ``first_sequence`` and ``last_sequence``
+    are the stream's."""
 
     messages: tuple[InspectedMessage, ...]
     next_sequence: int | None
@@ -107,7 +107,8 @@ async def _first_sequence(
 
 
 async def _newest(stream: ChangeStream, state: StreamState, pattern: TablePattern | None, limit: int) -> int:
-    """Where the newest messages begin that have such changes, no more than ``limit`` together, and one message at least."""
+    """Returns where the newest messages begin that have such changes, no more than ``limit`` together, and one message
+    at least."""
     first, found = state.last_sequence + 1, 0
     earliest = max(state.first_sequence, state.last_sequence - MOST_MESSAGES_LOOKED_AT + 1)
     end, size = state.last_sequence, 1
@@ -156,7 +157,7 @@ def _is_before(line: bytes, begin: Position) -> bool:
 
 
 def with_tables(message: MessageChanges, pattern: TablePattern | None) -> MessageChanges:
-    """The same with what concerns such tables alone."""
+    """Returns the message with only the changes of such tables."""
     if pattern is None:
         return message
     return replace(message, parts=[part for part in message.parts if any(pattern.matches(*name) for name in _names(part))])

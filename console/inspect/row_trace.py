@@ -1,7 +1,7 @@
-"""``pgsluice trace``: where a row is. Every change of it that the stream still holds, and what each worker made of each.
+"""``pgsluice trace``: every change of a row that the stream still holds, with its outcome at each worker.
 
-A worker's answer is derived: its position says what it has passed, its dead letters what was set aside, and rules and routes, as
-they are in force now, what they leave out. Where its rules are others than those that are known here, that is said.
+A worker's answer is derived: from its position, its dead letters, and the current rules and routes. If its rules differ
+from the ones known here, the answer says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pgsluice.shared.wire.table import TablePattern, Value
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
 SEARCHED_MESSAGES = 20_000
-"""Back from the end of the stream, unless somebody asks for more."""
+"""Number of messages searched back from the end of the stream, by default."""
 MOST_CHANGES = 200
 
 Try = Callable[[Sequence[MessageChanges]], Awaitable[RuledChanges]]
@@ -42,7 +42,7 @@ Try = Callable[[Sequence[MessageChanges]], Awaitable[RuledChanges]]
 
 
 class Outcome(StrEnum):
-    """What a worker made of a change."""
+    """The outcome of a change at a worker."""
 
     APPLIED = "applied"
     WAITING = "waiting"
@@ -55,8 +55,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutcome:
-    """``detail`` is the rule that dropped it, the reason of the dead letter, how far behind the worker is, or what is not
-    known."""
+    """``detail`` is the rule that dropped it, the reason of the dead letter, the worker's lag, or the unknown fact."""
 
     worker: str
     outcome: Outcome
@@ -79,9 +78,10 @@ class TracedChange:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """In commit order. Messages from ``searched_from`` to ``searched_to`` were looked at; ``is_whole``: the stream holds no
-    earlier one. ``more``: there are earlier changes than those shown, which are the last MOST_CHANGES. ``copied``: whether a copy
-    of the table is in the stream or was, and from which LSN on changes follow it ("" for a table without one)."""
+    """The changes, in commit order. Messages from ``searched_from`` to ``searched_to`` were read; ``is_whole``: the
+    stream holds no earlier one. ``more``: there are earlier changes than those shown, which are the last MOST_CHANGES.
+    ``copied``: whether a copy of the table is in the stream or was, and from which LSN on changes follow it ("" for a
+    table without one)."""
 
     table: str
     changes: tuple[TracedChange, ...]
@@ -95,7 +95,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One change of the row, alone in a message of its own."""
+    """One change of the row, alone in a separate message."""
 
     sequence: int
     stored_at: datetime
@@ -150,7 +150,7 @@ async def trace_row(
 
 
 def _changes_of(body: StoredBody, key: RowKey) -> Iterator[_Found]:
-    """In commit order."""
+    """Yields changes in commit order."""
     rows = []
     for part in body.changes.parts:
         match part:
@@ -168,7 +168,7 @@ def _changes_of(body: StoredBody, key: RowKey) -> Iterator[_Found]:
 
 
 def _matching_rows(changes: TableChanges, key: RowKey) -> Iterator[int]:
-    """Those whose new or old row has these values. Raises UsageError for a column that the table does not have."""
+    """Yields rows whose new or old image has these values. Raises UsageError for a column that the table does not have."""
     columns = {column.name: i for i, column in enumerate(changes.table.columns)}
     unknown = sorted(key.values.keys() - columns.keys())
     if unknown:
@@ -190,7 +190,7 @@ def _record(ledger: LedgerContent, pattern: TablePattern) -> TableRecord | None:
 
 
 class _Teller:
-    """Says of each change what each worker made of it."""
+    """Determines the outcome of each change at each worker."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class _Teller:
         self._tried = tried
 
     def told(self, found: _Found, place: int) -> TracedChange:
-        """``place`` is the change's among those that were tried."""
+        """``place`` is the change's among the tried ones."""
         tried = self._tried.changes[place] if place < len(self._tried.changes) else None
         [line] = [line for text in encode_lines(found.message) for line in text.splitlines()]
         content = orjson.loads(line)

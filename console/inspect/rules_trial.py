@@ -35,7 +35,8 @@ class BenchedChange:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """``hash`` is that of rules and routes together, as workers report it. ``warnings`` are what may surprise about them."""
+    """``hash`` is the hash of rules and routes together, as workers report it. ``warnings`` are what may surprise about
+    them."""
 
     hash: str
     warnings: tuple[str, ...]
@@ -44,7 +45,8 @@ class BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class RuledChange:
-    """``outcome`` is None where rules or routes do not fit the table. ``detail`` says why, or what dropped the change."""
+    """``outcome`` is None if rules or routes do not fit the table. ``detail`` is the reason, or what dropped the
+    change."""
 
     outcome: ChangeOutcome | None
     detail: str = ""
@@ -60,7 +62,7 @@ class RuledChanges:
 
 @dataclass(frozen=True, slots=True)
 class BenchTrial:
-    """``rules`` and ``routing`` are texts, "" for none; ``lines`` are JSON lines. ``tables`` are those that are known."""
+    """``rules`` and ``routing`` are texts, "" for none; ``lines`` are JSON lines. ``tables`` are the known ones."""
 
     rules: str
     routing: str

@@ -1,4 +1,4 @@
-"""What ``pgsluice messages`` and ``pgsluice trace`` write to standard output."""
+"""Output of ``pgsluice messages`` and ``pgsluice trace``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ T = TypeVar("T")
 
 
 def show_messages(settings: GroupSettings, start: str, table: str, limit: int, *, as_json: bool) -> None:
-    """Goes on through the stream until ``limit`` changes were shown. Raises UsageError for a place or a pattern that is none."""
+    """Shows messages through the stream until ``limit`` changes were shown. Raises UsageError for an invalid place or
+    pattern."""
     place, pattern = parse_place(start), parse_pattern(table) if table else None
     names = GroupNames(settings.group)
 
@@ -123,7 +124,7 @@ def _message_lines(message: InspectedMessage) -> Iterator[str]:
 
 
 def format_trace(trace: Trace) -> Iterator[str]:
-    """Lines for people."""
+    """Yields lines for readers."""
     if trace.more:
         yield f"earlier changes than the newest {len(trace.changes)} are not shown"
     for change in trace.changes:

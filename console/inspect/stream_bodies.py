@@ -1,7 +1,7 @@
-"""The change stream read from outside: bodies as they were published, decoded, without a position and without a consumer.
+"""The change stream read from outside: bodies as they were published, decoded, without a position and without a
+consumer.
 
-Whoever looks asks for what may be gone by then, because retention removes messages meanwhile: a gap is passed over and not an
-error, as it would be for a worker.
+Retention may remove messages during the reading: a gap is skipped and not an error, as it would be for a worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FETCH_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredBody:
-    """One body and what it decodes to. ``sequence`` is that of its last chunk, ``stored_bytes`` counts all of them."""
+    """One body, decoded. ``sequence`` is its last chunk's, ``stored_bytes`` counts all of them."""
 
     first_sequence: int
     sequence: int
@@ -33,8 +33,8 @@ class StoredBody:
 
 
 async def read_bodies(stream: ChangeStream, first_sequence: int, last_sequence: int) -> AsyncIterator[StoredBody]:
-    """Those whose last chunk lies in the range, in order. Raises TransientError when NATS does not answer, WireError for bytes
-    that are not what the format says."""
+    """Yields bodies whose last chunk lies in the range, in order. Raises TransientError when NATS does not answer,
+    WireError for malformed bytes."""
     chunks: list[StoredMessage] = []
     following = first_sequence
     while following <= last_sequence:
@@ -59,7 +59,7 @@ async def sequence_at(stream: ChangeStream, place: datetime | Position, first_se
     while low < high:
         middle = (low + high) // 2
         message = await stream.message(middle)
-        if message is None or _is_before(message, place):  # gone ones are older than all that are there
+        if message is None or _is_before(message, place):  # removed ones are older than all existing ones
             low = middle + 1
         else:
             high = middle

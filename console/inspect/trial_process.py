@@ -1,7 +1,8 @@
-"""A process that tries the rules of users who are not trusted with the server, within bounds that the operating system enforces.
+"""A process that tries the rules of users who are not trusted with the server, within limits that the operating system
+enforces.
 
-A pattern may take gigabytes when it is compiled, or for ever on a value, and then no exception is raised. So this process ends,
-and the server and other requests go on. It receives a trial in pickle and answers in JSON.
+A pattern may take gigabytes when it is compiled, or take unlimited time for a value, and then no exception is raised.
+So this process ends, and the server and other requests continue. It receives a trial in pickle and answers in JSON.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ MOST_ANSWER_BYTES = 32 * 1024 * 1024
 
 _COMMAND = (sys.executable, "-P", "-m", "pgsluice.console.inspect.trial_process")
 _KEPT_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-"""Variables that the process gets; the other ones may hold secrets."""
+"""Variables that the process gets; the other ones can contain secrets."""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Settings for one thread: with a thread for each processor, each would take addresses."""
+"""Settings for a single thread: with a thread for each processor, each would take addresses."""
 _DONE, _DEFECT, _USAGE, _NO_MEMORY, _TERMINAL = 0, 1, 2, 3, 70
 """Exit codes of the process. With any other one, the operating system ended it."""
 _NICENESS = 10
@@ -64,7 +65,7 @@ async def _answer(process: asyncio.subprocess.Process, given: bytes) -> bytes:
     assert process.stdin is not None
     assert process.stdout is not None
     answer = bytearray()
-    with contextlib.suppress(ConnectionError):  # its exit code tells more
+    with contextlib.suppress(ConnectionError):  # its exit code is more specific
         process.stdin.write(given)
         process.stdin.write_eof()
     while piece := await process.stdout.read(1 << 16):

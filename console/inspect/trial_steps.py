@@ -1,4 +1,4 @@
-"""What each rule makes of one change, in the order of the file, and what a worker would hand to its sink."""
+"""The effect of each rule on one change, in file order, and the lines that a worker would hand to its sink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPERATIONS = {INSERT: "INSERT", UPDATE: "UPDATE", DELETE: "DELETE"}
 
 
 class StepOutcome(StrEnum):
-    """Of one rule. REJECTED: it could not process the row, which becomes a dead letter."""
+    """The outcome of one rule. REJECTED: it could not process the row, which becomes a dead letter."""
 
     KEPT = "kept"
     CHANGED = "changed"
@@ -31,7 +31,7 @@ class StepOutcome(StrEnum):
 
 
 class ChangeOutcome(StrEnum):
-    """Of rules and routes together."""
+    """The outcome of rules and routes together."""
 
     PASSED = "passed"
     DROPPED = "dropped"
@@ -40,7 +40,8 @@ class ChangeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """``old_row``: of the old row's image. A value is None for NULL; ``was_sent`` is False for one that the server left out."""
+    """``old_row``: of the old row's image. A value is None for NULL; ``was_sent`` is False for a value that the server
+    left out."""
 
     column: str
     old_row: bool
@@ -51,7 +52,7 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """What one rule did. ``place`` is its file and line, ``detail`` a reason or the operation that it turned into."""
+    """The effect of one rule. ``place`` is its file and line, ``detail`` a reason or the operation that it turned into."""
 
     place: str
     outcome: StepOutcome
@@ -61,7 +62,7 @@ class TrialStep:
 
 @dataclass(frozen=True, slots=True)
 class TriedChange:
-    """``lines`` are JSON lines of what goes on, more than one where routes send it to several tables."""
+    """``lines`` are JSON lines of the resulting change, more than one where routes send it to several tables."""
 
     steps: tuple[TrialStep, ...]
     outcome: ChangeOutcome
@@ -70,14 +71,14 @@ class TriedChange:
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
-    """One rule by itself."""
+    """A single rule."""
 
     rule: Rule
     rules: RuleSet
 
 
 class Trial:
-    """Of one transformation, for any number of changes."""
+    """Tries one transformation on any number of changes."""
 
     def __init__(self, transformation: Transformation) -> None:
         self._transformation = transformation
@@ -98,7 +99,8 @@ class Trial:
         return TriedChange(steps, outcome, lines)
 
     def of_all(self, messages: Sequence[MessageChanges], most_s: float) -> list[TriedChange]:
-        """For a thread of its own, since a pattern may take its time for each value. Raises UsageError when it takes longer."""
+        """Tries all messages; call it in a separate thread, since a pattern may take its time for each value. Raises
+        UsageError when it takes longer."""
         ends_at, tried = time.monotonic() + most_s, list[TriedChange]()
         for message in messages:
             if time.monotonic() > ends_at:
@@ -130,7 +132,7 @@ class Trial:
         yield from self._clearing(changes)
 
     def _clearing(self, changes: TableChanges) -> Iterator[TrialStep]:
-        """What becomes of columns that no rule names."""
+        """Yields the treatment of columns that no rule names."""
         table = changes.table
         rest = self._unlisted.bind(table)
         if rest is not None:
@@ -146,7 +148,7 @@ def _alone(rules: RuleSet, entry: TableRules, rule: Rule) -> RuleSet:
 
 
 def _without_rules(rules: RuleSet) -> RuleSet:
-    """What is said of columns that no rule names, alone."""
+    """Returns the treatment of columns that no rule names, alone."""
     entries = tuple(
         replace(entry, rules=(), kept=(*entry.kept, *(named for rule in entry.rules for named in rule.named)))
         for entry in rules.entries
@@ -155,12 +157,12 @@ def _without_rules(rules: RuleSet) -> RuleSet:
 
 
 def _step(rule: Rule, before: TableChanges, after: TableChanges) -> TrialStep:
-    """Of one change that goes on."""
+    """Returns the step of one change that continues."""
     place, values = str(rule.place), tuple(_value_changes(before, after))
     if before.operations != after.operations:
         was, is_now = (_OPERATIONS[each.operations[0]] for each in (before, after))
         return TrialStep(place, StepOutcome.TURNED, f"{was} {is_now}", values)
-    # one kind alone: a filter that leaves a row as it is has nothing else to tell
+    # a single kind: a filter that leaves a row unchanged has no other effect to report
     if isinstance(rule, Filter):
         return TrialStep(place, StepOutcome.KEPT)
     return TrialStep(place, StepOutcome.CHANGED if values else StepOutcome.UNTOUCHED, "", values)

@@ -1,7 +1,7 @@
-"""All pipelines there are, those of the file and those that are documents: one place that says which may run, and with what.
+"""All pipelines, of the file and in documents: the one place that decides which may run, and with what.
 
-Whoever begins a run asks here right before: a document may have been written by anybody who reaches the broker, so it is held
-against the administrator's places again. Where a pipeline may not run nothing of it is read.
+It is asked right before each run: any client of the broker may have written a document, so it is checked against the
+administrator's places again. Where a pipeline may not run nothing of it is read.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pgsluice.shared.pipelines.pipeline_settings import CatalogSettings, Pipelin
 
 @dataclass(frozen=True, slots=True)
 class ListedPipeline:
-    """``pipeline`` is None where its document cannot be read. ``document`` is the document's revision, None for one of the file.
-    ``problem`` is why it may not run, None when it may."""
+    """``pipeline`` is None where its document cannot be read. ``document`` is the document's revision, None for a
+    pipeline of the file. ``problem`` is why it may not run, None when it may."""
 
     name: str
     pipeline: Pipeline | None
@@ -40,15 +40,15 @@ class ListedPipeline:
 
 @dataclass(frozen=True, slots=True)
 class RunnablePipeline:
-    """One that may run, and what its run reads and connects to."""
+    """A pipeline that may run, and the settings of its run."""
 
     pipeline: Pipeline
     settings: PipelineSettings
 
 
 class PipelineCatalog:
-    """``own`` is what runs of pipelines read that name no source, None where there is none. Files are read whenever they are
-    needed, so they may be changed meanwhile."""
+    """``own`` is for pipelines that name no source, None without one. Files are read whenever they are needed, so they
+    may be changed meanwhile."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class PipelineCatalog:
         return read_places(self._settings.places) if self._settings.places else None
 
     async def all(self) -> list[ListedPipeline]:
-        """Those of the file in its order, then documents by name. Raises UsageError when file or places cannot be used,
-        TransientError."""
+        """Returns the file's pipelines in order, then documents by name. Raises UsageError when file or places cannot
+        be used, TransientError."""
         places = self.places()
         listed = [self._of_file(pipeline, places) for pipeline in self._file().values()]
         replicated = await self._replicated()
@@ -84,7 +84,7 @@ class PipelineCatalog:
         return listed
 
     async def find(self, name: str) -> RunnablePipeline:
-        """Raises UsageError for one that there is not, or that may not run; TransientError."""
+        """Raises UsageError for a missing one, or one that may not run; TransientError."""
         found = await self.listed(name)
         if found.problem is not None:
             raise found.problem
@@ -97,7 +97,7 @@ class PipelineCatalog:
         return RunnablePipeline(replace(found.pipeline, search_path=settings.schema), settings)
 
     async def listed(self, name: str) -> ListedPipeline:
-        """Raises UsageError for one that there is not; TransientError."""
+        """Raises UsageError for a missing one; TransientError."""
         listed = await self.all()
         found = next((each for each in listed if each.name == name), None)
         if found is None:
@@ -106,7 +106,8 @@ class PipelineCatalog:
         return found
 
     async def check_document(self, document: PipelineDocument) -> None:
-        """For whoever is about to store it. Raises UsageError for what it names and may not; TransientError."""
+        """Checks a document before it is stored. Raises UsageError for a name in it that is not allowed;
+        TransientError."""
         others = [each for each in await self.all() if each.document is None or each.name != document.name]
         replicated, pipeline = await self._replicated(), document.parsed()
         self._required_places(pipeline.name, self.places()).check(pipeline)
@@ -124,7 +125,7 @@ class PipelineCatalog:
         return read_pipelines(self._settings.file) if self._settings.file else {}
 
     async def _replicated(self) -> set[str]:
-        """Groups that have a document of their own."""
+        """Returns groups that have their own document."""
         return {name for name in await self._groups.names() if await self._is_replicated(name)}
 
     async def _is_replicated(self, group: str) -> bool:

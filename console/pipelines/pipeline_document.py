@@ -1,4 +1,4 @@
-"""A SQL pipeline as a document of the server: what the pipelines file says under its name, as a record with a history.
+"""A SQL pipeline as a document of the server: the text of a pipelines file under its name, as a record with a history.
 
 It holds no host, no user and no secret, since there is no key for any: it names places (``console.pipelines.places``).
 """
@@ -21,7 +21,7 @@ from pgsluice.shared.wire.names import GroupNames
 
 @dataclass(frozen=True, slots=True)
 class PipelineDocument:
-    """``content`` is what was written, by key. ``applied_by`` is for people."""
+    """``content`` is the document by key. ``applied_by`` is for readers."""
 
     name: str
     content: Mapping[str, object] = field(repr=False)
@@ -55,7 +55,7 @@ def parse_pipeline_document(place: str, text: str, name: str) -> PipelineDocumen
 
 
 def parse_pipeline_documents(place: str, text: str) -> list[PipelineDocument]:
-    """The same of a whole pipelines file."""
+    """Parses a whole pipelines file."""
     documents = [PipelineDocument(name, content) for name, content in pipeline_contents(place, text).items()]
     for document in documents:
         document.parsed()
@@ -68,12 +68,12 @@ def format_pipeline(document: PipelineDocument, indent: str = "") -> str:
 
 
 def _key(key: str) -> str:
-    """What is no key of ours is quoted, so that it is refused as one and not read as several."""
+    """Quotes an unknown key, so that it is refused as one and not read as several."""
     return key if key.replace("-", "").isalnum() else orjson.dumps(key).decode()
 
 
 def _format(value: object, indent: str) -> str:
-    """As JSON in one line, but for a text of several lines that YAML can have as they are."""
+    """Formats as JSON in one line, except a text of several lines that YAML can contain unchanged."""
     if not isinstance(value, str) or "\n" not in value or not _is_plain(value):
         return "".join(map(_escaped, orjson.dumps(value).decode()))
     text = value.removesuffix("\n")
@@ -89,7 +89,7 @@ def _escaped(character: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a block of YAML keeps every character of it."""
+    """Returns whether a block of YAML keeps every character of it."""
     lines = text.removesuffix("\n").split("\n")
     is_kept = all(line.isprintable() and (not line or line.strip()) for line in lines)
     return is_kept and bool(lines[0]) and not lines[0][0].isspace() and bool(lines[-1])

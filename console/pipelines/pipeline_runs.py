@@ -1,4 +1,4 @@
-"""What ``pgsluice run`` and ``pgsluice runs`` do and say. No row value is shown, so no checkpoint either."""
+"""The work and output of ``pgsluice run`` and ``pgsluice runs``. No row value is shown, so no checkpoint either."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_pipeline(
     reconcile: bool = False,
     force: bool = False,
 ) -> None:
-    """Raises PgsluiceError with what hindered the run; TerminalError also when people ended it."""
+    """Raises PgsluiceError with what hindered the run; TerminalError also when a user ended it."""
     found = _find(settings, name)
     compares = reconcile or bool(found.pipeline.reconcile_every_s)
     reconciling = Reconciling(_target(settings, found.pipeline) if compares else settings.target, reconcile, force)
@@ -90,8 +90,8 @@ def show_plan(settings: RunPipelineSettings, name: str, *, full: bool) -> None:
 
 
 def _target(settings: RunPipelineSettings, pipeline: Pipeline) -> PostgresSettings | None:
-    """Where its rows can be compared with the query: in the sink that it names, or where the configuration says. None where
-    nobody says."""
+    """Returns where its rows can be compared with the query: in the sink that it names, or in the configuration's. None
+    without either."""
     if not pipeline.sink:
         return settings.target
     place = read_places(settings.catalog.places).sinks[pipeline.sink]
@@ -112,10 +112,11 @@ def _find(settings: RunPipelineSettings, name: str) -> RunnablePipeline:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """``state`` is the record's, or ``applied`` when the rows of a finished run are at every worker's target, or ``pausing`` or
-    ``cancelling`` until it is. ``rows`` are those that it is to read, ``rows_read`` those in the stream, ``dead`` those on which
-    steps or the query failed. ``rows_applied`` is None before all are; ``unchanged`` were at the targets already, the same, None
-    where no sink compares them. ``apply_s`` counts from the end of reading, None where it is not known."""
+    """``state`` is the record's, or ``applied`` when the rows of a finished run are at every worker's target, or
+    ``pausing`` or ``cancelling`` until it is. ``rows`` is the planned number, ``rows_read`` the number in the stream,
+    ``dead`` the number on which steps or the query failed. ``rows_applied`` is None before all are; ``unchanged``
+    existed at the targets already, unchanged, None where no sink compares them. ``apply_s`` counts from the end of
+    reading, None where it is not known."""
 
     pipeline: str
     run: int
@@ -159,9 +160,9 @@ async def _listed(settings: RunsSettings, name: str | None) -> dict[str, Pipelin
 
 @dataclass(frozen=True, slots=True)
 class PipelineRuns:
-    """What the state bucket says of a pipeline. ``has_checkpoint``: an incremental run has a place to begin at; its values are
-    shown to nobody. ``ticks`` are of its schedule as it is now: ``next`` is "" while nobody executes that. ``requests`` are those
-    that are kept and ``runs`` too, the newest first."""
+    """A pipeline's facts in the state bucket. ``has_checkpoint``: an incremental run has a place to begin at, whose
+    values are not shown. ``ticks`` are of its current schedule: ``next`` is "" while no process executes that.
+    ``requests`` and ``runs`` are the kept ones, the newest first."""
 
     has_checkpoint: bool = False
     is_paused: bool = False
@@ -191,7 +192,7 @@ async def look_at_runs(client: Client, pipeline: Pipeline) -> PipelineRuns:
 
 
 def _ticks(pipeline: Pipeline, noted: Ticks) -> Ticks:
-    """Those that an executor noted, who may not have seen the schedule as it is now."""
+    """Returns an executor's notes about ticks, unless it has not seen the current schedule."""
     text = "" if pipeline.schedule is None else pipeline.schedule.text
     return noted if noted.schedule == text else replace(noted, schedule=text, next="")
 
@@ -245,7 +246,7 @@ def _listed_run(pipeline: str, run: RunRecord, applied: int, requests: RunReques
 
 
 def _rows_applied(run: RunRecord, applied: int) -> int | None:
-    """Those that workers wrote: the ones that were there already are none of them."""
+    """Returns the number of rows that workers wrote, without unchanged ones."""
     if not _is_applied(run, applied):
         return None
     return run.rows if run.reconciles else run.rows_read - (run.unchanged or 0)

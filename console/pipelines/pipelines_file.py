@@ -1,4 +1,4 @@
-"""The pipelines file: which queries are read, and how, read strictly (``rules.document``).
+"""The pipelines file: queries and their modes, read strictly (``rules.document``).
 
     pipelines:
       film_ratings:
@@ -10,7 +10,7 @@
         mode: incremental
         incremental-key: updated_at
 
-docs/how-to/sql-pipelines.md says what the keys mean.
+docs/how-to/sql-pipelines.md describes the keys.
 """
 
 from __future__ import annotations
@@ -67,14 +67,15 @@ _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d
 
 
 def read_pipelines(path: str, schema: str = "public") -> dict[str, Pipeline]:
-    """By name. ``schema`` is where names of a query without one are looked up. Raises UsageError with all that is wrong."""
+    """Returns the pipelines by name. ``schema`` is where names of a query without one are looked up. Raises UsageError
+    with all errors."""
     if not path:
         raise UsageError("pipelines-config is not set", "name the pipelines file: 'pipelines-config: pipelines.yaml'")
     return parse_pipelines(path, read_text(path, _KIND), schema)
 
 
 def parse_pipelines(place: str, text: str, schema: str = "public") -> dict[str, Pipeline]:
-    """The same of ``text``, which ``place`` names."""
+    """Parses ``text``, which ``place`` names."""
     problems, described = _described(place, text)
     found: dict[str, Pipeline] = {}
     for name, given in described.items():
@@ -89,15 +90,15 @@ def parse_pipelines(place: str, text: str, schema: str = "public") -> dict[str, 
 
 
 def pipeline_contents(place: str, text: str) -> dict[str, Mapping[str, object]]:
-    """What ``text`` says of each pipeline, as JSON can have it. Raises UsageError with all that is wrong."""
+    """Returns the keys of each pipeline in ``text``, as JSON values. Raises UsageError with all errors."""
     parse_pipelines(place, text)
     _, described = _described(place, text)
     return {name: _content(given) for name, given in described.items()}
 
 
 def parse_pipeline(place: str, text: str, name: str) -> tuple[Pipeline, Mapping[str, object]]:
-    """One pipeline, as a document describes it: what the file has under its name. And what is said of it. Raises UsageError with
-    all that is wrong."""
+    """Parses one pipeline of a document: the text of a pipelines file under the name. Also returns its keys. Raises
+    UsageError with all errors."""
     given, problems = open_document(place, _KIND, text, OF_STRANGERS)
     given.where = f"pipeline '{name}'"
     pipeline = _pipeline(given, name, "public")
@@ -171,7 +172,7 @@ def _pipeline(given: YamlMapping, name: str, schema: str) -> Pipeline | None:
 
 
 def _query(given: YamlMapping) -> str:
-    """Without the semicolon that people end a statement with."""
+    """Returns the query without a final semicolon."""
     text = given.required_text("query", "SELECT id, name FROM film")
     query = (text or "").strip().removesuffix(";").rstrip()
     if text is not None and not query:
@@ -217,7 +218,7 @@ def _incremental_key(given: YamlMapping, mode: RunMode) -> str:
 
 
 def _deletes(given: YamlMapping, write: WriteMode) -> tuple[str, float]:
-    """The column that says that a row is deleted, and how often the target is compared with the query, in seconds."""
+    """Returns the column that marks deleted rows, and how often the target is compared with the query, in seconds."""
     if "deletes" not in given:
         return "", 0.0
     deletes = given.mapping("deletes")
@@ -234,7 +235,7 @@ def _deletes(given: YamlMapping, write: WriteMode) -> tuple[str, float]:
 
 
 def _overlap(given: YamlMapping) -> str:
-    """As the server takes it: a number, or an interval."""
+    """Returns the overlap as the server accepts it: a number, or an interval."""
     text = given.text("overlap") or ""
     match = _OVERLAP.fullmatch(text)
     if text and match is None:

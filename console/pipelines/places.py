@@ -34,7 +34,7 @@ _KIND = "sql-pipelines places file"
 
 @dataclass(frozen=True, slots=True)
 class SinkPlace:
-    """``name`` is also that of the worker which fills it; ``config`` is what that worker reads, a path."""
+    """``name`` is also the name of the worker which fills it; ``config`` is that worker's configuration, a path."""
 
     name: str
     kind: str
@@ -47,9 +47,9 @@ class SinkPlace:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``sources`` are configuration files of runs, by name; ``trusted`` are those at which a document may be run by a role that
-    may do more than read. ``modules`` are patterns of names: ``*`` stands for anything.
-    ``groups`` are for documents of groups."""
+    """``sources`` are configuration files of runs, by name; ``trusted`` are sources at which a document may be run by a
+    role that may do more than read. ``modules`` are patterns of names: ``*`` matches anything. ``groups`` are for
+    documents of groups."""
 
     path: str
     sources: Mapping[str, str]
@@ -98,8 +98,7 @@ def read_places(path: str) -> Places:
 
 
 def read_bounds(path: str) -> DocumentBounds:
-    """Returns what documents of groups may name by the places file at ``path``, "" if there is none. Raises as
-    ``read_places``."""
+    """Returns what documents of groups may name by the places file at ``path``, "" for none. Raises as ``read_places``."""
     return read_places(path).groups if path else DocumentBounds()
 
 

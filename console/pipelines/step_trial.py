@@ -34,9 +34,9 @@ _BOOLEAN = 16
 
 
 def try_steps(settings: StepsSettings, name: str, path: str, types: Mapping[str, str]) -> None:
-    """Writes the rows that come out as JSON lines, and says of each row on which a step fails where. ``types`` are those of the
-    query's columns, where the rows' JSON does not tell. Raises UsageError for what cannot be tried, TerminalError when a row
-    failed or the steps are not what they have to be."""
+    """Writes the resulting rows as JSON lines, and reports each row on which a step fails with the step. ``types`` are
+    the query's columns' types, if the rows' JSON is ambiguous. Raises UsageError when it cannot be tried, TerminalError
+    when a row failed or the steps are invalid."""
     pipelines = read_pipelines(settings.catalog.file)
     if name not in pipelines:
         raise UsageError(f"there is no pipeline '{name}' in {settings.catalog.file}", f"there are {', '.join(pipelines)}")
@@ -52,7 +52,7 @@ def try_steps(settings: StepsSettings, name: str, path: str, types: Mapping[str,
 
 @contextmanager
 def _engine(pipeline: Pipeline) -> Iterator[SqlEngine | None]:
-    """What evaluates SQL, if there is any."""
+    """Yields the evaluator of SQL, if needed."""
     if not has_sql(pipeline.steps):
         yield None
         return

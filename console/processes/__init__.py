@@ -1,1 +1,1 @@
-"""Processes of ours that another one of ours starts, watches, starts again and ends. It knows no group and no command."""
+"""Child processes of pgsluice: started, watched, started again and ended. Knows no group and no command."""

@@ -1,6 +1,7 @@
-"""One child process, in a session of its own: what stops us at the terminal does not reach it, so that we choose when it stops.
+"""One child process, in a separate session: signals of the terminal do not reach it, so that the parent chooses when it
+stops.
 
-Unless it is to outlive us, the kernel sends it SIGTERM when we die, however that happens.
+Unless it should outlive the parent, the kernel sends it SIGTERM when the parent dies, however that happens.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to run. ``name`` is for people. ``environment`` is all that it gets, and may hold secrets; every user of the
-    machine can see ``arguments``. ``output`` is a descriptor for standard output, None: into the log too. ``kept_open`` are other
-    descriptors that the child holds as long as it lives. ``outlives_us``: it goes on when we die."""
+    """A command to run. ``name`` is for readers. ``environment`` is all that it gets, and can contain secrets; every
+    user of the machine can see ``arguments``. ``output`` is a descriptor for standard output, None: into the log too.
+    ``kept_open`` are other descriptors that the child holds as long as it lives. ``outlives_us``: it continues when the
+    parent dies."""
 
     name: str
     arguments: tuple[str, ...]
@@ -49,7 +51,8 @@ class ChildProcess:
 
     @classmethod
     async def start(cls, command: Command) -> Self:
-        """To be called in the main thread: with the thread that starts it, a child gets its SIGTERM. Raises OSError."""
+        """Starts the child; call it in the main thread: with the thread that starts it, a child gets its SIGTERM.
+        Raises OSError."""
         log_start, parent = command.log.size(), os.getpid()
 
         def end_with_parent() -> None:
@@ -82,16 +85,16 @@ class ChildProcess:
         return await self._process.wait()
 
     def stop(self) -> None:
-        """Asks it to end what it has in hand. Nothing happens when it ended."""
+        """Asks it to end after its current work. Nothing happens when it ended."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and what it started in its session, whatever they have in hand."""
+        """Kills it and its session's processes, whatever they are doing."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def last_lines(self, count: int) -> list[str]:
-        """Of its own log; what processes before it wrote into the file is not among them."""
+        """Returns the last lines of its log, without earlier processes' lines in the file."""
         return self._command.log.last_lines(count, self._log_start)

@@ -1,4 +1,4 @@
-"""The file that a child process writes its log into: what it said at the end, and every new line as it comes."""
+"""The log file of a child process: its last message, and every new line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ ROTATE_BYTES = 10_000_000
 
 _FOLLOW_INTERVAL_S = 0.2
 _END_BYTES = 64 * 1024
-"""Of the file's end, in which the last lines are looked for."""
+"""Size of the file's end in which the last lines are searched."""
 
 _SENTENCE = "pgsluice: "
-"""What ``telemetry.report_failure`` begins the last line of a text log with."""
+"""Begin of ``telemetry.report_failure``'s last line of a text log."""
 
 
 class LogFile:
-    """A file that grows. Only this user may read it: what programs of others write into it is not ours to know."""
+    """A file that grows. Only this user may read it: the output of other programs in it may be private."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def rotate(self) -> None:
-        """To be called while nobody writes."""
+        """Rotates a large file; call it while nothing writes."""
         if self.size() > ROTATE_BYTES:
             os.replace(self.path, self.path.with_name(self.path.name + ".1"))
 
@@ -61,7 +61,7 @@ class LogFile:
             return b""
 
     async def follow(self) -> AsyncIterator[str]:
-        """Each line that is written from the first ``anext`` on, for ever."""
+        """Each line that is written from the first ``anext`` on, indefinitely."""
         place, begun = self.size(), b""
         while True:
             if self.size() > place:
@@ -75,7 +75,7 @@ class LogFile:
 
 
 def last_sentence(lines: list[str]) -> str:
-    """Why a program of ours ended, as it says in its last line, in either form of a log; "" where it was not given the time."""
+    """Returns the message of the last line of a pgsluice log, in either format; "" without one."""
     for line in reversed(lines):
         if line.startswith(_SENTENCE):
             return line.removeprefix(_SENTENCE)

@@ -1,7 +1,7 @@
-"""A process that is kept running: started again after what may pass, and over after what needs a person.
+"""A process that is kept running: started again after a transient failure, and ended after one that needs an operator.
 
-It goes by exit codes (``shared.errors``): 0 is done; 75, and an end by a signal that we did not send, may be tried again; all
-else would end the same way again.
+It goes by exit codes (``shared.errors``): 0 is done; 75, and an end by a foreign signal, may be tried again; all else
+would end the same way again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pgsluice.shared.process.retrying import Backoff, Pauses
 
 PAUSES = Pauses(1.0, 60.0)
 LAST_LINES = 15
-"""Of a log, shown to people when a process ended that should not have."""
+"""Number of log lines shown when a process ended unexpectedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the last process of its kind ended: its exit code, the sentence it left, and the end of its log."""
+    """The end of the last process of its kind: its exit code, its last message, and the end of its log."""
 
     name: str
     exit_code: int
@@ -37,7 +37,7 @@ def may_start_again(exit_code: int) -> bool:
 
 
 def describe_exit(exit_code: int) -> str:
-    """Behind "it ended"."""
+    """Completes "it ended"."""
     if exit_code >= 0:
         return f"with exit code {exit_code}"
     try:
@@ -47,7 +47,7 @@ def describe_exit(exit_code: int) -> str:
 
 
 class SupervisedProcess:
-    """``tell`` is given a sentence whenever the process ends and is to be started again."""
+    """``tell`` is called with a sentence whenever the process ends and will be started again."""
 
     def __init__(self, command: Command, tell: Callable[[str], None], pauses: Pauses = PAUSES) -> None:
         self.command = command
@@ -78,7 +78,8 @@ class SupervisedProcess:
         return Ending(self.command.name, 0, "", ())
 
     def _is_unread(self) -> bool:
-        """Whether nobody reads what it writes to our standard output any more: another process would end for that, too."""
+        """Returns whether its output, pgsluice's standard output, has no reader any more: another process would end for
+        that, too."""
         if self.command.output is None:
             return False
         poll = select.poll()
@@ -95,13 +96,13 @@ class SupervisedProcess:
             return
 
     def stop(self) -> None:
-        """Asks the process to end what it has in hand; no other is started. ``run`` returns then."""
+        """Asks the process to end after its current work; no other is started. ``run`` returns then."""
         self._stopping.set()
         if self._child is not None:
             self._child.stop()
 
     def kill(self) -> None:
-        """The same at once."""
+        """Kills the process at once; no other is started."""
         self._stopping.set()
         if self._child is not None:
             self._child.kill()

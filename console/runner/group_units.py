@@ -1,4 +1,4 @@
-"""Which units documents ask for, and the commands that run them."""
+"""The units that documents ask for, and the commands that run them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PROGRAM = (sys.executable, "-P", "-m", "pgsluice.console.program")
 
 @dataclass(frozen=True, slots=True)
 class WantedUnit:
-    """``revision`` is that of the document which asks for it. ``command`` runs it at its place, with the lock that it keeps open;
-    it raises UsageError when that cannot be said."""
+    """``revision`` is the revision of the document which asks for it. ``command`` runs it at its place, with the lock
+    that it keeps open; it raises UsageError when that is impossible."""
 
     revision: int
     command: Callable[[UnitPlace, int], Command]
 
 
 WantedUnits = Mapping[str, WantedUnit]
-"""By unit."""
+"""Wanted units by unit."""
 
 
 def units_of(document: GroupDocument) -> dict[str, str]:
@@ -43,7 +43,7 @@ def units_of(document: GroupDocument) -> dict[str, str]:
 
 
 def units_of_group(stored: StoredDocument[GroupDocument], nats: NatsSettings) -> WantedUnits:
-    """``nats`` is ours, and that of a document which names none."""
+    """``nats`` is the server's, also used for a document which names none."""
 
     def wanted(unit: str, kind: str) -> WantedUnit:
         return WantedUnit(stored.revision, lambda place, lock: _command(unit, kind, stored.document, place, lock, nats))
@@ -67,7 +67,8 @@ def units_of_pipeline(listed: ListedPipeline, places: Places, nats: NatsSettings
 
 
 def _command(unit: str, kind: str, document: GroupDocument, place: UnitPlace, lock: int, nats: NatsSettings) -> Command:
-    """Writes the configuration that the process reads. References in it are to our own environment, which is the process's."""
+    """Writes the configuration that the process reads. References in it are to the server's environment, which is the
+    process's."""
     write_private(place.configuration, format_document(document).encode())
     worker = worker_of_unit(unit)
     arguments = (REPLICATOR_UNIT,) if worker is None else ("worker", kind, "--name", worker)

@@ -34,7 +34,7 @@ log = telemetry.logger(__name__)
 
 
 class Runner:
-    """``run`` beside a server. What it started goes on when it ends."""
+    """Call ``run`` in parallel to a server. Processes that it started continue when it ends."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Runner:
         self._document_news: dict[str, RetryNews] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         try:
             while True:
                 try:
@@ -73,7 +73,7 @@ class Runner:
                 await group.leave()
 
     def log_of(self, group: str, unit: str) -> LogFile:
-        """Of a unit that runs here, or ran."""
+        """Returns the log of a unit that runs here, or ran."""
         return UnitPlace(folder_of(self._state_directory, group), unit).log
 
     async def _look(self) -> None:
@@ -88,8 +88,8 @@ class Runner:
                 await self._groups.pop(name).leave()
 
     async def _readable(self) -> list[StoredDocument[GroupDocument]]:
-        """Returns the documents that can be read and that name only what they may. Where the document of a group fails, its
-        running processes go on, and the server serves the other groups as before."""
+        """Returns the documents that can be read and that name only what they may. Where the document of a group fails,
+        its running processes continue, and the server serves the other groups as before."""
         found, problems = await self._documents.readable()
         allowed = []
         for stored in found:
@@ -105,7 +105,8 @@ class Runner:
         return allowed
 
     async def _units_of_pipelines(self) -> dict[str, WantedUnits]:
-        """By group. None while files about pipelines cannot be used, which hinders no group: what runs goes on."""
+        """Returns wanted units by group. None while files about pipelines cannot be used, which affects no group:
+        running processes continue."""
         try:
             places = self._pipelines.places()
             allowed = [each for each in await self._pipelines.all() if each.document is not None and each.problem is None]
@@ -148,7 +149,7 @@ class _RunGroup:
                     log.warning("a unit is not looked after for now", group=self._group, unit=unit, reason=reason)
 
     def _is_ours(self) -> bool:
-        """Whether we have the lease. It is acquired where we have not, again and again."""
+        """Returns whether this runner holds the lease. Tries to acquire it otherwise."""
         if self._acquiring is None or self._is_lost:
             self._is_lost, self._acquiring = False, asyncio.create_task(self._lease.acquire(self._lose))
         if not self._acquiring.done():
@@ -164,7 +165,7 @@ class _RunGroup:
         return False
 
     async def leave(self) -> None:
-        """Gives the lease back; processes go on."""
+        """Gives the lease back; processes continue."""
         if self._acquiring is not None:
             await cancel([self._acquiring])
         for runner in self._units.values():

@@ -1,7 +1,7 @@
-"""A unit's place on this machine: the lock that its process holds, what that was started with, its configuration and its log.
+"""A unit's place on this machine: the lock that its process holds, its start parameters, its configuration and its log.
 
-The lock is an open file that the process inherits and nobody else keeps, so it is free exactly when the process has ended,
-whoever started it, and whatever became of them. It is taken before the process is made: no two can be.
+The lock is an open file that the process inherits and no other process keeps, so it is free exactly when the process
+has ended, whichever server started it. It is taken before the process is made: no two can be.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgsluice.shared.process.private_file import OURS_ALONE, write_private
 
 @dataclass(frozen=True, slots=True)
 class LastProcess:
-    """``pid`` is 0 from when it is made until it is. ``exit_code`` is None while it lives, and where nobody saw it end."""
+    """``pid`` is 0 until the process exists. ``exit_code`` is None while it lives, and if its end was not observed."""
 
     started: StartedWith
     pid: int = 0
@@ -29,7 +29,7 @@ class LastProcess:
 
 
 class UnitPlace:
-    """Of one unit, in ``folder``, which is the group's."""
+    """The place of one unit, in ``folder``, which is the group's."""
 
     def __init__(self, folder: Path, unit: str) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class UnitPlace:
             return None
 
     def note_started(self, started: StartedWith, pid: int = 0) -> None:
-        """Before the process is made, and again with its number."""
+        """Notes the start before the process exists, and again with its number."""
         write_private(self._last_path, orjson.dumps(LastProcess(started, pid)))
 
     def note_ended(self, exit_code: int) -> None:
@@ -58,7 +58,8 @@ class UnitPlace:
             write_private(self._last_path, orjson.dumps(replace(last, exit_code=exit_code)))
 
     def take(self) -> int | None:
-        """The descriptor of the lock, for the process to hold: whoever called closes it. None while a process lives."""
+        """Returns the descriptor of the lock, for the process to hold: the caller closes it. None while a process
+        lives."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._folder / f"{self._unit}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OURS_ALONE)
         try:
@@ -70,7 +71,7 @@ class UnitPlace:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process of the unit lives, whoever started it."""
+        """Returns whether a process of the unit lives, whichever server started it."""
         descriptor = self.take()
         if descriptor is None:
             return True

@@ -1,4 +1,4 @@
-"""One unit of one group on this machine: looked at once a second, and started when there is to be a process and is none."""
+"""One unit of one group on this machine: checked once a second, and started if its process should run and does not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UnitName:
 
 
 class UnitRunner:
-    """``look`` is called again and again. Processes that it finds running were started by a server before this one."""
+    """``look`` is called periodically. Processes that it finds running were started by an earlier server."""
 
     def __init__(self, name: UnitName, place: UnitPlace) -> None:
         self._name = name
@@ -38,13 +38,13 @@ class UnitRunner:
         self._waiter: asyncio.Task[None] | None = None
         self._backoff = Backoff(PAUSES)
         self._start_at = 0.0
-        """Not before, by the monotonic clock."""
+        """Earliest start, by the monotonic clock."""
         self._renewed: StartedWith | None = None
-        """With what the process was started that was asked to end."""
+        """Start parameters of the process that was asked to end."""
 
     async def look(self, wanted: WantedUnit | None, bucket: StateBucket) -> None:
-        """``wanted`` is None for a unit that no document asks for. Raises TransientError when NATS does not answer, OSError
-        when no process can be made."""
+        """``wanted`` is unset for a unit that no document asks for. Raises TransientError when NATS does not answer,
+        OSError when no process can be started."""
         case = await self._case(wanted, bucket)
         match next_step(case):
             case Step.LEAVE:
@@ -119,12 +119,12 @@ class UnitRunner:
         log.info("a process ended", group=name.group, unit=name.unit, how=describe_exit(exit_code))
         try:
             self._place.note_ended(exit_code)
-        except OSError as error:  # as when the disk is full: it counts as one that nobody saw end
+        except OSError as error:  # as when the disk is full: treated like an unobserved end
             log.warning("how a process ended cannot be noted", group=name.group, unit=name.unit, reason=error.strerror)
         self._child = None
 
     def _renew(self, case: UnitCase) -> None:
-        """Once for each process; it ends what it has in hand."""
+        """Renews, once for each process; it ends after its current work."""
         last = self._place.last
         if last is None or not last.pid or self._renewed == case.started:
             return
@@ -136,7 +136,7 @@ class UnitRunner:
             os.kill(last.pid, signal.SIGTERM)
 
     async def leave(self) -> None:
-        """The process goes on without us."""
+        """Leaves the process running."""
         if self._waiter is not None:
             self._waiter.cancel()
             await asyncio.wait({self._waiter})

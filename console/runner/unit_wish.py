@@ -1,4 +1,6 @@
-"""Whether a unit's process is to be started, stopped or left alone: pure, from what is desired and how the last one ended."""
+"""Decides whether a unit's process must be started, stopped or left alone: pure, from the desired state and the last
+process's end.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from pgsluice.shared.broker.unit_records import Desired
 
 
 class Step(StrEnum):
-    """What a runner does with a unit. AGAIN: it is started after a pause that grows. RENEW: its process is asked to end, because
-    it runs an older document; the next one is started then."""
+    """A runner's action for a unit. AGAIN: it is started after a pause that grows. RENEW: its process is asked to end,
+    because it runs an older document; the next one is started then."""
 
     LEAVE = "leave"
     START = "start"
@@ -21,7 +23,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartedWith:
-    """What a process was started with: the revisions of the group's document and of what was desired of the unit."""
+    """A process's start parameters: the revisions of the group's document and of the unit's desired state."""
 
     document: int
     desired: int
@@ -29,8 +31,8 @@ class StartedWith:
 
 @dataclass(frozen=True, slots=True)
 class UnitCase:
-    """``wanted``: the document names the unit. ``started`` is None for a unit that was never started here. ``exit_code`` is that
-    of the last process, None where nobody knows how it ended; ``is_finished``: it did all that it was started for."""
+    """``wanted``: the document names the unit. ``started`` is None for a unit that was never started here.
+    ``exit_code`` is the last process's, None if unknown; ``is_finished``: it did all that it was started for."""
 
     wanted: bool
     desired: Desired
@@ -42,7 +44,8 @@ class UnitCase:
 
 
 def next_step(case: UnitCase) -> Step:
-    """A unit obeys by itself what is desired of it; a runner sees only that there is a process which can."""
+    """Returns the action. A unit applies its desired state itself; a runner only ensures that a process exists which
+    can."""
     if case.is_running:
         is_older = case.started is not None and case.started.document != case.now.document
         return Step.RENEW if case.wanted and is_older else Step.LEAVE

@@ -1,1 +1,1 @@
-"""``pgsluice search``: what people order about the indexes of a search worker."""
+"""``pgsluice search``: commands about the indexes of a search worker."""

@@ -1,6 +1,6 @@
 """``pgsluice search reindex``: tables are copied again, and a search worker fills new indexes with them.
 
-The copy is the group's, as that of ``pgsluice tables resync``: what each of its workers makes of it is its own.
+The copy is the group's, as with ``pgsluice tables resync``: each of its workers handles it in its own way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pgsluice.shared.errors import UsageError
 
 
 def reindex(settings: GroupSettings, tables: tuple[str, ...], worker: str, *, all_workers: bool, wait_s: float | None) -> None:
-    """Raises UsageError when ``worker`` is none of the group's, or has company without ``all_workers``; else as ``order``."""
+    """Raises UsageError when ``worker`` is not in the group, or is not the only one without ``all_workers``; else as
+    ``order``."""
     asyncio.run(_check(settings, worker, all_workers=all_workers))
     order(settings, Wish.of("recopy", tables, without_copy=False, wait_s=wait_s))
 

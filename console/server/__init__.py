@@ -1,5 +1,5 @@
 """``pgsluice server``: the REST API and the page, for groups whose processes run wherever they run.
 
-It steers nothing itself: what it is told to do becomes a record in the broker that the units obey, and what it shows is derived
+It controls nothing itself: a command becomes a record in the broker that the units apply, and its views are derived
 from their records. So a dead server stops nothing.
 """

@@ -1,8 +1,9 @@
-"""From a request to an answer: the checks that every endpoint has in common, in one order, and the page's files.
+"""Answers requests: the checks that every endpoint has in common, in one sequence, and the page's files.
 
 1. It is meant for this server, and no other site's page sends it (``access.origin``).
-2. It names its principal (``access.entrance``), who has not asked for too much (``access.request_rates``) and may do that.
-3. Its path, query and body are what the endpoint takes (``typed_json``).
+2. It names its principal (``access.entrance``), who has not asked for too much (``access.request_rates``) and may do
+   that.
+3. Its path, query and body match the endpoint (``typed_json``).
 4. It names the revision that it replaces, where one is required; a request with a known key gets the earlier answer.
 5. The endpoint does it, when the audit can take an entry. The entry is in the audit before the answer is sent.
 """
@@ -151,7 +152,7 @@ class _Dispatch:
             )
 
     async def _read_body(self) -> bytes:
-        """Raises Problem for one that is too large; b"" where none is taken."""
+        """Raises Problem for a body that is too large; returns b"" if the endpoint takes none."""
         if self.endpoint.body is None:
             return b""
         content = bytearray()
@@ -297,7 +298,7 @@ def _json(body: bytes) -> object:
 
 
 class _EveryRequest:
-    """Refuses what is meant for others, and adds what browsers are to be told with every answer."""
+    """Refuses requests meant for others, and adds browsers' headers to every answer."""
 
     def __init__(self, app: ASGIApp, parts: ServerParts) -> None:
         self._app = app
@@ -350,7 +351,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
-    """What the router or the page's files say: not found, or another verb."""
+    """Answers for the router or the page's files: not found, or another verb."""
     assert isinstance(error, HTTPException)
     kind = Kind.METHOD if error.status_code == Kind.METHOD.status else Kind.NOT_FOUND
     response = _problem_response(Problem(kind, f"there is no {request.method} {request.url.path}", f"see {PREFIX}/openapi.json"))
@@ -364,6 +365,6 @@ async def _answer_nobody(request: Request, error: Exception) -> Response:
 
 
 async def _answer_defect(request: Request, error: Exception) -> Response:
-    """Its text may quote a row, so only its place is told, and in the log alone."""
+    """Answers a defect. Its text may quote a row, so only its place is logged, and nothing is sent."""
     log.error("a request ended by a defect", path=request.url.path, reason=str(unexpected(error, "a request")))
     return _problem_response(Problem(Kind.DEFECT, "an unexpected error", "see the server's log"))

@@ -1,10 +1,12 @@
-"""The audit: who did what to what. Streams that are append-only, and whose entries end by age alone.
+"""The audit of writes. Streams that are append-only, and whose entries end by age alone.
 
-The server does no write without an entry: it checks first that the stream exists and has room, and stores the entry before it
-sends the answer. No token can push entries out by writing more: a full stream takes no entry, and each token has a limit.
+The server does no write without an entry: it checks first that the stream exists and has room, and stores the entry
+before it sends the answer. No token can push entries out by writing more: a full stream takes no entry, and each token
+has a limit.
 
-Refused writes change nothing, and the holder of a token may send any number of them. So they go into a stream of their own, which
-drops the oldest. It holds the first refusal of each token and minute, and then their number. Only the log has failed logins.
+Refused writes change nothing, and the holder of a token may send any number of them. So they go into a separate stream,
+which drops the oldest. It holds the first refusal of each token and minute, and then their number. Only the log has
+failed logins.
 """
 
 from __future__ import annotations
@@ -48,9 +50,10 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """``action`` is the operation's name in the API's description, ``target`` what it was done to; ``outcome`` is "done", or the
-    title of the problem. Revisions are those of what was replaced and of what replaced it, where there are any. ``groups`` are
-    those that it was about. ``times``: how many of the token's and the minute's it stands for, of which it is the newest."""
+    """``action`` is the operation's name in the API's description, ``target`` what it was done to; ``outcome`` is
+    "done", or the title of the problem. Revisions are of the replaced object and of its replacement, if any. ``groups``
+    are the groups concerned. ``times``: how many of the token's and the minute's entries it summarizes, the newest
+    included."""
 
     at: TimeText
     who: str
@@ -84,7 +87,7 @@ class MissingEntries:
 
 @dataclass(frozen=True, slots=True)
 class AuditPart:
-    """Entries, the newest first. ``next_before`` leads to earlier entries; None when there are none."""
+    """Entries, the newest first. ``next_before`` leads to earlier entries; None without any."""
 
     entries: tuple[NumberedEntry, ...] = ()
     missing: tuple[MissingEntries, ...] = ()
@@ -260,7 +263,7 @@ def _gaps(entries: Sequence[NumberedEntry], last: int, first: int) -> list[Missi
 
 
 def _kept(found: Iterable[RawStreamMsg | BaseException]) -> Iterator[RawStreamMsg]:
-    """Without entries that ended by their age meanwhile. Raises what else hindered the reading."""
+    """Yields entries, without ones that ended by their age meanwhile. Raises other errors."""
     for each in found:
         if isinstance(each, RawStreamMsg):
             yield each

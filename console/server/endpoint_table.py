@@ -1,4 +1,4 @@
-"""What an endpoint of the API is: one row, of which the route, the checks and the description are made."""
+"""The type of an endpoint of the API: one row, from which the route, the checks and the description are made."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ PREFIX = "/api/v1"
 class Call:
     """One request, checked: who asks may do it, and ``query`` and ``body`` are of the endpoint's types.
 
-    ``revision`` is what If-Match names, None without. ``request_id`` is the same whenever a request comes again
-    under its Idempotency-Key, so what it makes can bear it; a request without a key has one of its own."""
+    ``revision`` is what If-Match names, None without. ``request_id`` is the same whenever a request comes again under
+    its Idempotency-Key, so created objects can carry it; a request without a key gets a new one.
+    """
 
     parts: ServerParts
     who: Principal
@@ -33,10 +34,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``content`` is of the endpoint's ``answer`` type. ``revision`` becomes the ETag, ``location`` says where to look on.
+    """``content`` is of the endpoint's ``answer`` type. ``revision`` becomes the ETag, ``location`` is where to
+    continue.
 
-    ``target``, ``groups`` and the revisions are what the audit says of a write; the group in the path is known without being
-    told. ``ends_session``: the browser forgets the session that it came with."""
+    ``target``, ``groups`` and the revisions are the audit's facts about a write; the group in the path is known
+    already. ``ends_session``: the browser forgets the session that it came with.
+    """
 
     content: object = None
     status: int | None = None
@@ -49,13 +52,14 @@ class Answer:
 
 
 class Rows(Enum):
-    """Where a request sends row values. A principal that is shown them, or has them sent, needs the right to see them."""
+    """The way of row values in a request. A principal that is shown them, or has them sent, needs the right to see
+    them."""
 
     STAY = auto()
     """The values go where they went before, if anywhere."""
     ANSWERED = auto()
     SENT = auto()
-    """The request says where to send them, or has other values sent than before."""
+    """The request chooses where to send them, or makes other values sent than before."""
 
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -63,11 +67,12 @@ Handler = Callable[[Call], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``path`` is below PREFIX, with names in braces. ``status`` is that of a success.
+    """``path`` is below PREFIX, with names in braces. ``status`` is the status of a success.
 
-    ``rows`` says where row values go, or how the body decides that. An endpoint that does not say requires the right to
-    them. ``names_revision``: If-Match is read, and wanted where something is replaced. ``takes_key``: an Idempotency-Key is
-    obeyed."""
+    ``rows`` is where row values go, or how the body decides that. An endpoint without it requires the right to them.
+    ``names_revision``: If-Match is read, and wanted where something is replaced. ``takes_key``: an Idempotency-Key is
+    obeyed.
+    """
 
     verb: str
     path: str
@@ -94,6 +99,6 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """Of the operation, for the description and the audit."""
+        """The operation's name, for the description and the audit."""
         words = [word for word in self.path.replace("{", "").replace("}", "").split("/") if word]
         return "_".join([self.verb.lower(), *words]).replace(".", "_").replace("-", "_") if words else "get_api"

@@ -1,4 +1,4 @@
-"""What the endpoints of one server work with, begun by ``console.server.server``."""
+"""The parts that the endpoints of one server share, begun by ``console.server.server``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """``client`` is connected, and reconnects by itself."""
+    """``client`` is connected, and reconnects automatically."""
 
     settings: ServerSettings
     version: str

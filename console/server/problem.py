@@ -1,4 +1,4 @@
-"""What a request is answered that cannot be done: a problem as RFC 9457 has it, with our fact and our remedy."""
+"""The answer to a failed request: a problem in the form of RFC 9457, with an error's fact and remedy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Problem(Exception):  # noqa: N818  it is an answer
 
 
 def problem_of(error: PgsluiceError) -> Problem:
-    """What an error of ours is to whoever asked."""
+    """Returns the problem for a PgsluiceError."""
     match error:
         case TransientError():
             kind = Kind.UNAVAILABLE

@@ -1,9 +1,9 @@
-"""Requests that come again under one Idempotency-Key: done once, and answered as they were the first time.
+"""Requests that come again under one Idempotency-Key: done once, and answered as the first time.
 
-A claim is written before a request is carried out, its answer afterwards. A server that dies in between leaves the claim, and
-whoever repeats the request has it carried out again under the same id: what it makes bears that id, so it is made once. The
-same key with another request is refused, since one of the two would be lost. An answer that is too long to be kept is given
-once, and the same request is carried out again.
+A claim is written before a request is carried out, its answer afterwards. A server that dies in between leaves the
+claim, and a repeated request is carried out again under the same id: the created object has that id, so it is created
+once. The same key with another request is refused, since one of the two would be lost. An answer that is too long to be
+kept is sent once, and the same request is carried out again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """What was answered: ``body`` is JSON as it was sent."""
+    """A stored answer: ``body`` is JSON as it was sent."""
 
     status: int
     body: str
@@ -40,7 +40,7 @@ class StoredAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """``request`` is the digest of verb, path and body. ``answer`` is None until the request is done."""
+    """``request`` is the digest of verb, path and body. ``answer`` is unset until the request is done."""
 
     request: str
     at: TimeText
@@ -57,12 +57,12 @@ class RequestKey:
 
     @property
     def id(self) -> str:
-        """The same for each repetition, and for nothing else."""
+        """An id that is equal for each repetition, and for nothing else."""
         return hashlib.sha256(f"{self.who}\0{self.key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class RepeatedRequests:
-    """Of one bucket. Several servers may share it."""
+    """The repeated requests of one bucket. Several servers may share it."""
 
     def __init__(self, bucket: ControlBucket) -> None:
         self._bucket = bucket
@@ -70,7 +70,8 @@ class RepeatedRequests:
         """A lock for each request, for as long as one has it or waits for it."""
 
     async def once(self, request: RequestKey, carry_out: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
-        """The first answer. What is refused leaves nothing, so it may come again when it is mended."""
+        """Carries the request out once; returns the first answer. A refusal leaves nothing, so the request can come
+        again when it is corrected."""
         turn = self._turns.setdefault(request.id, asyncio.Lock())
         async with turn:
             return await self._once(request, carry_out)

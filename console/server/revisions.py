@@ -1,4 +1,6 @@
-"""What a request says of the revision that it replaces: a thing is created without If-Match, and replaced by whoever names it."""
+"""Checks the revision that a request replaces: an object is created without If-Match, and replaced if its revision is
+named.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pgsluice.console.server.problem import Kind, Problem
 
 
 def check_revision(call: Call, revision: int | None, what: str) -> None:
-    """``revision`` is what is there now, None for nothing. Raises Problem when the request does not name it."""
+    """``revision`` is the current one, None for nothing. Raises Problem when the request does not name it."""
     if revision is None and call.revision is None:
         return
     if call.revision is None:
@@ -20,8 +22,8 @@ def check_revision(call: Call, revision: int | None, what: str) -> None:
 
 
 async def delete_named(call: Call, documents: DocumentStore[Any], name: str, what: str) -> int | None:
-    """Deletes a document, also one that cannot be read. Its revision; None when there is none. Raises Problem as
-    ``check_revision``. ``name`` may be any text."""
+    """Deletes a document, also one that cannot be read. Returns its revision; None if it does not exist. Raises Problem
+    as ``check_revision``. ``name`` may be any text."""
     revision = await documents.revision(name) if name in await documents.names() else None
     if revision is not None:
         check_revision(call, revision, what)
@@ -31,5 +33,5 @@ async def delete_named(call: Call, documents: DocumentStore[Any], name: str, wha
 
 
 def stale(what: str) -> Problem:
-    """Somebody was faster. ``what`` begins the sentence."""
+    """Returns the problem after another client's change. ``what`` begins the sentence."""
     return Problem(Kind.STALE, f"{what} of another revision", "read it again, and decide anew", "If-Match")

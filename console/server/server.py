@@ -87,12 +87,12 @@ def check_address(settings: TokenSettings) -> None:
 
 
 def check_certificate(settings: TokenSettings) -> None:
-    """Browsers would be told nothing but that the connection was reset."""
+    """Checks the certificate; otherwise browsers would only report that the connection was reset."""
     if not settings.tls_cert:
         return
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")  # nobody is there to be asked
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")  # there is no terminal to ask
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or type(error).__name__
         raise UsageError(
@@ -102,16 +102,16 @@ def check_certificate(settings: TokenSettings) -> None:
 
 
 def forget_libpq_defaults() -> None:
-    """Removes libpq's defaults from this process and from those that it starts: where a document names no password, libpq
-    would take passwords of the server's user, from variables and from ~/.pgpass."""
+    """Removes libpq's defaults from this process and from its children: where a document names no password, libpq would
+    take passwords of the server's user, from variables and from ~/.pgpass."""
     for name in list(os.environ):
         if name.startswith("PG") and not name.startswith((PREFIX, PG_FLO_PREFIX)):
             del os.environ[name]
-    os.environ["PGPASSFILE"] = os.path.join(os.devnull, "none")  # one that is there and no file would be warned of
+    os.environ["PGPASSFILE"] = os.path.join(os.devnull, "none")  # libpq would warn of an existing path that is no file
 
 
 def check_pipelines(settings: CatalogSettings) -> None:
-    """They are read whenever they are needed; whoever starts the server is told at once what is wrong with them."""
+    """Checks the files at the start. They are read again whenever they are needed; errors are reported at once here."""
     if settings.file:
         read_pipelines(settings.file)
     if settings.places:
@@ -135,7 +135,8 @@ async def _serve(settings: ServerSettings, given: Mapping[str, str]) -> None:
 
 
 async def _ended_task(parts: ServerParts) -> None:
-    """Runs what goes on beside the answers, until it is cancelled; raises what ended one of them: none may die alone."""
+    """Runs the background tasks, until it is cancelled; raises the error that ended one of them: none may die
+    unnoticed."""
     calls = [parts.looks.run(), record_series(parts.looks, parts.series), _tidy(parts), _store_refusals(parts)]
     if parts.runner is not None and parts.executors is not None:
         calls += [parts.runner.run(), parts.executors.run()]
@@ -163,7 +164,7 @@ class _HttpServer(uvicorn.Server):
     """A server that leaves signals to us, and waits no longer than the deadline for a client to begin TLS."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's own, for a socket that listens already, but for the deadline: it has no setting of that."""
+        """uvicorn's startup, for a socket that listens already, with the deadline that uvicorn has no setting for."""
         loop, config = asyncio.get_running_loop(), self.config
 
         def connection() -> BoundedConnection:
@@ -250,7 +251,7 @@ def _origin(settings: TokenSettings, entrance: Entrance, port: int) -> OwnOrigin
 
 
 def _welcome(parts: ServerParts) -> None:
-    """Says where the server is, to whom it may concern. Only a terminal is shown a link: a log may be read by others."""
+    """Logs the URL; prints the sign-in link only to a terminal, because logs may be shared."""
     settings, entrance = parts.settings.entrance, parts.entrance
     address = address_of(settings, parts.origin.port)
     made = entrance.make_first_token()

@@ -1,4 +1,4 @@
-"""What ``pgsluice token`` does: tokens and links of the server whose state directory this is."""
+"""The work of ``pgsluice token``: tokens and links of the server whose state directory this is."""
 
 from __future__ import annotations
 

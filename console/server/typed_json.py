@@ -19,7 +19,7 @@ from pgsluice.console.server.problem import Kind, Problem
 T = TypeVar("T")
 
 Json = object
-"""Whatever JSON can say."""
+"""Any JSON value."""
 
 _SCALARS: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _LARGEST = 2**63 - 1
@@ -32,7 +32,7 @@ def parse(kind: type[T], content: object, where: str = "") -> T:
 
 
 def parse_query(kind: type[T], parameters: Mapping[str, str]) -> T:
-    """The same of a URL's parameters: numbers and switches are texts there, and tuples have commas."""
+    """Parses a URL's parameters: numbers and switches are texts there, and tuples have commas."""
     hints = _hints(kind)
     content = {name: _of_text(hints[name], text, name) if name in hints else text for name, text in parameters.items()}
     return parse(kind, content)
@@ -146,7 +146,7 @@ def _member(kind: Any, content: object, where: str) -> Any:
 
 
 def _of_text(kind: Any, text: str, name: str) -> object:
-    """What JSON would have made of it; a text that is no such thing stays one, and is refused later."""
+    """Returns the JSON value of a text; an invalid text stays one, and is refused later."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         [other] = [argument for argument in arguments if argument is not type(None)]

@@ -1,1 +1,1 @@
-"""Subscriptions as people see them: subscribing with its challenge, pausing, and how each fares."""
+"""Subscriptions for users: subscribing with its challenge, pausing, and the state of each."""

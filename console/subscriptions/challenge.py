@@ -1,4 +1,4 @@
-"""Asking a receiver whether it wants to be subscribed: it must send back what it is sent. So nobody is subscribed by others."""
+"""The challenge of a receiver: it must send back the text that it is sent. So a receiver is never subscribed by others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What people do with subscriptions, over a group's state bucket. Command and server call this.
+"""Operations on subscriptions, over a group's state bucket. Command and server call this.
 
-A subscription has an owner. ``owner`` "" in what is asked for means whoever it is, for those who may do everything.
+A subscription has an owner. ``owner`` "" in a request means any owner, for administrators.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from pgsluice.worker.sinks.subscriptions.subscription_rules import read_rules
 from pgsluice.worker.sinks.subscriptions.subscription_secret import master_keys, subscription_signer
 
 WORKER = "subscriptions"
-"""What the worker is called that serves them, unless another is named."""
+"""Default name of the worker that serves them."""
 MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionWish:
-    """What somebody subscribes to; ``schema`` and ``table`` are "" for any. ``rules`` is YAML, "" for none."""
+    """A requested subscription; ``schema`` and ``table`` are "" for any. ``rules`` is YAML, "" for none."""
 
     url: str = field(repr=False)
     schema: str = ""
@@ -59,9 +59,10 @@ class SubscriptionWish:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
-    """One subscription as it may be shown. ``state`` is "live", "behind", "failing" or "paused", or "new" when no worker knows
-    of it yet; ``behind_messages`` is None where that is not known. ``reason`` is why it fails, or why nothing will come.
-    ``missed`` is the last message that was gone before it was delivered, 0 when none was. ``rules`` is YAML, "" for none."""
+    """One subscription as it may be shown. ``state`` is "live", "behind", "failing" or "paused", or "new" when no
+    worker knows of it yet; ``behind_messages`` is None if unknown. ``reason`` is why it fails, or why no event will
+    come. ``missed`` is the last message that was gone before it was delivered, 0 without one. ``rules`` is YAML, "" for
+    none."""
 
     id: str
     owner: str
@@ -84,8 +85,8 @@ class SubscriptionView:
 async def subscribe(
     bucket: StateBucket, client: Client, names: GroupNames, wish: SubscriptionWish, owner: str, settings: SubscribingSettings
 ) -> tuple[str, bool]:
-    """The subscription's id, and whether it is new: who asks for the same again gets the one that is there. Raises UsageError for
-    what cannot be meant or is too much, TerminalError and TransientError as ``challenge``."""
+    """Returns the subscription's id, and whether it is new: an equal request gets the existing one. Raises UsageError
+    for an invalid request or too many, TerminalError and TransientError as ``challenge``."""
     masters = master_keys(settings.common.secret)
     asked = await asyncio.to_thread(_asked, wish, owner)  # its rules take a moment to be read
     mine = await _of_owner(bucket, owner)
@@ -113,14 +114,14 @@ async def subscribe(
 
 
 async def unsubscribe(bucket: StateBucket, identifier: str, owner: str) -> None:
-    """Raises UsageError when there is none, or it is somebody else's."""
+    """Raises UsageError for an unknown subscription, or another owner's."""
     await _found(bucket, identifier, owner)
     await bucket.purge(subscription_key(identifier))
     await _tell(bucket)
 
 
 async def is_owned(bucket: StateBucket, identifier: str, owner: str) -> bool:
-    """Whether there is such a subscription, and it is ``owner``'s."""
+    """Returns whether there is such a subscription, and it is ``owner``'s."""
     entry = await bucket.read(subscription_key(identifier), SubscriptionRecord) if is_subscription_id(identifier) else None
     return entry is not None and owner in ("", entry.value.owner)
 
@@ -128,9 +129,9 @@ async def is_owned(bucket: StateBucket, identifier: str, owner: str) -> bool:
 async def set_paused(
     bucket: StateBucket, identifier: str, owner: str, *, paused: bool, skip_to: int = 0, back_to: int | None = None
 ) -> None:
-    """``skip_to``: it goes on after that message at the earliest. ``back_to``: it gets everything after that message again.
-    What its worker has not obeyed yet still holds: a plain resume takes nothing of it back, and of two replays the one that goes
-    back further counts. Raises as ``unsubscribe``."""
+    """``skip_to``: it continues after that message at the earliest. ``back_to``: it gets everything after that message
+    again. Requests that its worker has not applied yet stay valid: a plain resume takes none back, and of two replays
+    the one that goes back further wins. Raises as ``unsubscribe``."""
     while True:
         entry = await _found(bucket, identifier, owner)
         record = replace(entry.value, paused=paused)
@@ -147,7 +148,7 @@ async def set_paused(
 
 
 async def _obeyed(bucket: StateBucket, identifier: str, worker: str) -> int:
-    """Returns how many of a user's orders to resume the worker has obeyed, according to what the worker has written."""
+    """Returns how many of a user's requests to resume the worker has applied, according to the worker's record."""
     live, states = await load_receivers(bucket, worker)
     return states[identifier].resumed if identifier in states else live.get(identifier, 0)
 
@@ -166,8 +167,8 @@ def parse_since(text: str) -> datetime | None:
 async def replay(
     bucket: StateBucket, client: Client, names: GroupNames, identifier: str, owner: str, since: datetime | None
 ) -> None:
-    """Its receiver gets again what was published ``since`` then, None: all that the stream still holds, and goes on. Raises as
-    ``unsubscribe``."""
+    """Requests that its receiver gets the changes published ``since`` then again (None: all that the stream still
+    holds), and then continues. Raises as ``unsubscribe``."""
     stream = ChangeStream(client, names)
     state = await stream.state()
     back_to = 0 if state is None else state.first_sequence - 1
@@ -226,7 +227,7 @@ def _view(
 
 
 def _absent(record: SubscriptionRecord, tables: Sequence[Table] | None) -> str:
-    """Why nothing comes, where the replicator has named no such table; "" else."""
+    """Returns why no event comes, if the replicator has named no such table; "" else."""
     if not tables or any(record.schema in ("", each.schema) and record.table in ("", each.name) for each in tables):
         return ""
     wanted = f"{record.schema or '*'}.{record.table or '*'}"
@@ -261,8 +262,8 @@ async def _of_owner(bucket: StateBucket, owner: str) -> dict[str, Entry[Subscrip
 
 
 async def _earlier(bucket: StateBucket, owner: str, revision: int) -> list[tuple[str, Entry[SubscriptionRecord]]]:
-    """Others may have subscribed for the same owner meanwhile, to the same or not: who was first is in, everybody sees the same.
-    The first is first."""
+    """Returns earlier subscriptions of the owner. Others may have subscribed for the same owner meanwhile: the first
+    one wins, for all of them alike. The first is first."""
     found = [(identifier, entry) for identifier, entry in (await _of_owner(bucket, owner)).items() if entry.revision < revision]
     return sorted(found, key=lambda each: each[1].revision)
 
@@ -282,7 +283,7 @@ async def _found(bucket: StateBucket, identifier: str, owner: str) -> Entry[Subs
 
 
 async def _tell(bucket: StateBucket) -> None:
-    """The worker looks again."""
+    """Makes the worker read subscriptions again."""
     await bucket.put(CHANGED_KEY, ChangedRecord(_now()))
 
 

@@ -1,4 +1,4 @@
-"""What ``pgsluice subscriptions`` does."""
+"""The work of ``pgsluice subscriptions``."""
 
 from __future__ import annotations
 

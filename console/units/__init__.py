@@ -1,1 +1,1 @@
-"""The processes of a group as people see and order them: their states, and pause, resume, stop and start."""
+"""The processes of a group, for users: their states, and pause, resume, stop and start."""

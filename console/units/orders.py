@@ -1,6 +1,7 @@
-"""``pgsluice pause``, ``resume``, ``stop``, ``start``: what units are to do is written down, and they obey by themselves.
+"""``pgsluice pause``, ``resume``, ``stop``, ``start``: the desired state of units is stored, and they apply it.
 
-Each is idempotent: what is wanted already is not written again. An order reaches a unit that does not run when it is started.
+Each is idempotent: an unchanged state is not written again. An order reaches a unit that does not run when it is
+started.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def desired_after(verb: UnitVerb, before: DesiredRecord) -> DesiredRecord:
 
 
 def chosen_units(order: UnitOrder, units: Sequence[str]) -> list[str]:
-    """Of those that there are, in the order in which they obey best: the replicator first. Raises UsageError for a worker that
-    there is not."""
+    """Returns the existing units among them, sorted as they should stop: the replicator first. Raises UsageError for an
+    unknown worker."""
     unknown = [worker for worker in order.workers if worker_unit(worker) not in units]
     if unknown:
         workers = [worker for unit in units if (worker := worker_of_unit(unit)) is not None]
@@ -130,8 +131,8 @@ def _say(lines: Iterator[str]) -> None:
 
 
 async def write_order(bucket: StateBucket, unit: str, verbs: Iterable[UnitVerb], by: str, reason: str) -> Entry[DesiredRecord]:
-    """Writes the order and returns the desired state then, with revision 0 when no order was ever given. Writes nothing when
-    that state is desired already."""
+    """Writes the order and returns the desired state then, with revision 0 when none was ever written. Writes nothing
+    when that state is desired already."""
 
     def changed(before: DesiredRecord) -> DesiredRecord:
         after = reduce(lambda desired, verb: desired_after(verb, desired), verbs, before)
@@ -141,7 +142,7 @@ async def write_order(bucket: StateBucket, unit: str, verbs: Iterable[UnitVerb],
 
 
 def is_obeyed(facts: UnitFacts) -> bool:
-    """Whether the unit has acknowledged what is desired of it, and is in that state."""
+    """Returns whether the unit has acknowledged what is desired of it, and is in that state."""
     state, process = unit_state(facts).state, facts.process
     match facts.desired.state:
         case Desired.RUNNING:
@@ -156,7 +157,8 @@ def is_obeyed(facts: UnitFacts) -> bool:
 
 
 async def _follow(bucket: StateBucket, units: Sequence[str], order: UnitOrder) -> TerminalError | None:
-    """Returns None when all units have obeyed, or the wait is over; otherwise the error that says why one can no longer obey."""
+    """Returns None when all units have obeyed, or the wait is over; otherwise the error of a unit that can no longer
+    obey."""
     ledger = Ledger(bucket)
 
     async def look() -> Sequence[str] | None:
@@ -173,7 +175,7 @@ async def _follow(bucket: StateBucket, units: Sequence[str], order: UnitOrder) -
 
 
 def _check_holds(facts: UnitFacts, order: UnitOrder) -> None:
-    """Raises TerminalError when somebody has ordered the opposite since. (Nothing is ordered of a unit that was forgotten.)"""
+    """Raises TerminalError when the opposite was requested since. (A forgotten unit has no desired state.)"""
     desired = facts.desired
     if facts.process is not None and desired != desired_after(order.verb, desired):
         by = f" by {desired.by}" if desired.by else ""
@@ -195,7 +197,7 @@ def _name(facts: UnitFacts) -> str:
 
 
 def _sentence(facts: UnitFacts, state: UnitState, order: UnitOrder) -> str:
-    if facts.desired != desired_after(order.verb, facts.desired):  # somebody else was faster
+    if facts.desired != desired_after(order.verb, facts.desired):  # another client was faster
         return f"{state.state}, for by now it is to be {facts.desired.state}"
     if order.verb in (UnitVerb.PAUSE, UnitVerb.RESUME) and facts.desired.state is Desired.STOPPED:
         return "it is to be stopped: 'pgsluice start'"
@@ -226,5 +228,5 @@ def _goal(desired: Desired) -> str:
 
 
 def who() -> str:
-    """Who gives an order, for people."""
+    """Returns the author of a command, for readers."""
     return f"{user_name()}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""For how long a group can wait: until when its stream has room, and what the source keeps."""
+"""The time that a group can wait: how long its stream has room, and the WAL that the source keeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgsluice.shared.errors import PgsluiceError
 from pgsluice.shared.wire.names import GroupNames
 
 SHORTEST_MEASURED_S = 60.0
-"""What came within less says little about a rate."""
+"""A shorter period is no measure of a rate."""
 FOREVER_S = 366 * 86_400.0
 
 
@@ -27,7 +27,7 @@ def room_s(free_bytes: int, filled_bytes: int, filled_s: float) -> float | None:
 
 
 async def say_room(stream: ChangeStream) -> Iterator[str]:
-    """What waits for a worker is kept in the stream. Removals meanwhile are not counted on."""
+    """Yields lines about the room. The stream keeps changes that wait for a worker. Ignores removals meanwhile."""
     state = await stream.state()
     if state is None:
         return iter(())
@@ -46,7 +46,7 @@ async def say_room(stream: ChangeStream) -> Iterator[str]:
 
 
 async def say_wal(source: PostgresSettings | None, names: GroupNames) -> Iterator[str]:
-    """Nobody reads the slot meanwhile."""
+    """Yields lines about WAL, which the source keeps while nothing reads the slot."""
     warning = "the source keeps its WAL for this group until the replicator goes on"
     if source is None:
         return iter([f"{warning}; give --host, --dbname and --user to see how much it may keep"])
@@ -66,7 +66,7 @@ async def say_wal(source: PostgresSettings | None, names: GroupNames) -> Iterato
 
 
 def _span(seconds: float) -> str:
-    """As people say it: the larger unit alone."""
+    """Formats a span in the larger unit alone."""
     for unit, length in (("days", 2 * 86_400), ("hours", 2 * 3600), ("minutes", 120)):
         if seconds >= length:
             return f"{round(seconds / (length / 2))} {unit}"

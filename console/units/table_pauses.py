@@ -1,4 +1,6 @@
-"""``pgsluice pause --table`` and ``resume --table``: a table's changes are held back, and catch up later, while others go on."""
+"""``pgsluice pause --table`` and ``resume --table``: a table's changes are held back, and catch up later, while others
+continue.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ async def _order(settings: StatusSettings, pause: TablePause) -> int:
 
 
 async def write_pause(bucket: StateBucket, pause: TablePause, by: str) -> list[PausedTable]:
-    """Which tables are meant; workers obey soon. Raises UsageError for what cannot be paused."""
+    """Writes the pause; returns its tables. Workers obey soon. Raises UsageError for a table that cannot be paused."""
     if pause.is_wanted:
         check_sinks(await read_reports(bucket))
         chosen = chosen_tables(pause, await load_tables(bucket) or [], by)
@@ -92,7 +94,7 @@ def chosen_tables(pause: TablePause, published: Sequence[Table], by: str) -> lis
 
 
 def chosen_paused(pause: TablePause, paused: PausedTables) -> list[PausedTable]:
-    """What is not paused needs no resuming."""
+    """Returns the paused tables to resume; ignores others."""
     patterns = [_pattern(text) for text in pause.named]
     return [table for table in paused.tables if any(pattern.matches(table.schema, table.table) for pattern in patterns)]
 
@@ -132,7 +134,7 @@ async def _missing(bucket: StateBucket, oids: frozenset[int], pause: TablePause)
 
 
 def has_obeyed(report: WorkerReport, oids: frozenset[int], pause: TablePause) -> bool:
-    """Whether the worker holds these tables back, or has caught up with all of them."""
+    """Returns whether the worker holds these tables back, or has caught up with all of them."""
     if pause.is_wanted:
         return oids <= set(report.paused_tables)
     return oids.isdisjoint(report.paused_tables) and oids.isdisjoint(report.catching_up)

@@ -1,4 +1,4 @@
-"""What ``pgsluice up`` shows: sentences of its own on standard error, and the live screen or the logs of its processes."""
+"""Output of ``pgsluice up``: its own sentences on standard error, and the live screen or the logs of its processes."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Announcements:
         if self._held is not None:
             self._held.append(sentence)
             return
-        with contextlib.suppress(OSError):  # the terminal, or whoever read us, is gone: that must not keep anything from ending
+        with contextlib.suppress(OSError):  # the terminal, or the reader, is gone: that must not keep anything from ending
             sys.stderr.write(sentence + "\n")
             sys.stderr.flush()
 
     async def ask(self, question: str) -> bool:
-        """Whether the answer is yes, as the empty one is; yes where nobody is at a terminal to answer."""
+        """Returns whether the answer is yes, as the empty one is; yes without a terminal."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
         sys.stderr.write(f"{question} [Y/n] ")
@@ -63,8 +63,8 @@ class Announcements:
     async def showing(
         self, commands: Sequence[Command], status: StatusSettings, stop: Callable[[], object]
     ) -> AsyncIterator[None]:
-        """Shows what the processes do while a block runs: the live screen on a terminal whose output is ours alone, else their
-        logs. The key q on the screen calls ``stop``."""
+        """Shows what the processes do while a block runs: the live screen on a terminal whose output is not shared,
+        else their logs. The key q on the screen calls ``stop``."""
         has_screen = all(command.output is None for command in commands) and sys.stdout.isatty() and sys.stderr.isatty()
         self._shows_logs = not has_screen
         shown = asyncio.create_task(self._screen(commands, status, stop) if has_screen else self._logs(commands))

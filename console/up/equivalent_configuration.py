@@ -1,7 +1,7 @@
-"""The configuration that says what a command line said: a file for replicator, worker and every other command of the group.
+"""The configuration equivalent to a command line: a file for replicator, worker and every other command of the group.
 
-What ``pgsluice up`` runs reads this very file, so what ``--print-config`` prints is what runs. No secret is in it: each is a
-reference to a variable, whose value only the processes get.
+The processes of ``pgsluice up`` read this very file, so ``--print-config`` prints the running configuration. No secret
+is in it: each is a reference to a variable, whose value only the processes get.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 
 _DEFAULT = "default"
-"""The place of a value that nobody gave."""
+"""The place of a value that was not given."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9/_.][A-Za-z0-9/_.-]*")
 _NOTHING = ("null", "~")
-"""What YAML takes for no value at all."""
+"""YAML's texts for no value at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class EquivalentConfiguration:
-    """``text`` is YAML; ``variables`` are those that it refers to, with their values."""
+    """``text`` is YAML; ``variables`` are the ones that it refers to, with their values."""
 
     text: str
     variables: Mapping[str, str] = field(repr=False)
 
 
 def equivalent_configuration(values: Values, added: Mapping[str, str]) -> EquivalentConfiguration:
-    """What was given, by anyone and anywhere, and ``added``: options as texts, which go before what was given."""
+    """Returns the configuration of the given values, from all places, and ``added``: options as texts, which come
+    first."""
     variables: dict[str, str] = {}
     lines = [f"{name}: {_scalar(text)}" for name, text in added.items()]
     for option, value in _given(values):
@@ -55,7 +56,7 @@ def _given(values: Values) -> Iterator[tuple[Option, Value]]:
 
 
 def _text(value: Value) -> str:
-    """As a variable has it."""
+    """Returns the value as text of a variable."""
     match value:
         case dict():
             return json.dumps(value)
@@ -80,7 +81,7 @@ def _yaml(option: Option, value: Value) -> str:
 
 
 def _scalar(text: str) -> str:
-    """As it is where YAML leaves it alone; else in quotes, which JSON's are too."""
+    """Returns the text plain if YAML leaves it alone; else in quotes, which JSON's are too."""
     text = text.replace("${", "$${")
     is_plain = _PLAIN.fullmatch(text) is not None and text.lower() not in _NOTHING
     return text if is_plain else "".join(map(_character, json.dumps(text, ensure_ascii=False)))

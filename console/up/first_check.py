@@ -1,4 +1,4 @@
-"""What ``pgsluice check`` finds, before anything is started that would stumble over it."""
+"""The findings of ``pgsluice check``, before anything is started that would fail because of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgsluice.shared import config
 
 
 async def first_check(configuration: Path, variables: Mapping[str, str], *, nats: bool) -> CheckReport:
-    """Of all that the configuration names, with or without NATS. Nothing is touched."""
+    """Checks all parts that the configuration names, with or without NATS. Changes nothing."""
     values = config.load({"config": str(configuration)}, variables, CheckSettings, known=known_options())
     parts = parts_of(values)
     return await examined(parts, replace(select(parts, frozenset(), ""), nats=nats))

@@ -16,8 +16,8 @@ WORKER = "worker"
 
 
 def group_commands(sink: str, state: StateDirectory, variables: Mapping[str, str]) -> Iterator[Command]:
-    """The replicator first. Their configuration is the state directory's alone: what else the environment holds of ours was read
-    by us, and is in it."""
+    """Yields the commands, the replicator first. Their configuration is the state directory's alone: pgsluice's
+    variables of the environment were read already, and are in it."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith((PREFIX, PG_FLO_PREFIX))}
     for name, arguments in ((REPLICATOR, (REPLICATOR,)), (WORKER, (WORKER, sink))):
         yield Command(
@@ -31,4 +31,4 @@ def group_commands(sink: str, state: StateDirectory, variables: Mapping[str, str
 
 
 _PROGRAM = (sys.executable, "-P", "-m", "pgsluice.console.program")
-"""``-P``: a directory called pgsluice where we were started is not taken for the program."""
+"""``-P``: a directory called pgsluice in the current directory is not mistaken for the program."""

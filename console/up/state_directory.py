@@ -21,7 +21,7 @@ from pgsluice.shared.errors import TerminalError, TransientError
 from pgsluice.shared.process.private_file import OURS_ALONE, state_home
 
 _LEFT_OVER_S = 60.0
-"""How long processes of an ``up`` that was killed may take to end what they have in hand."""
+"""Time for processes of a killed ``up`` to end their current work."""
 
 _LOOK_INTERVAL_S = 0.1
 
@@ -32,14 +32,14 @@ def usual_directory(group: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StateDirectory:
-    """``lock`` is the descriptor that processes we start hold too."""
+    """``lock`` is the descriptor that child processes hold too."""
 
     path: Path
     lock: int
 
     @property
     def configuration(self) -> Path:
-        """What replicator and worker read, and any other command of the group can."""
+        """The configuration file of replicator and worker, also for any other command of the group."""
         return self.path / "pgsluice.yaml"
 
     def log(self, name: str) -> LogFile:
@@ -47,8 +47,8 @@ class StateDirectory:
 
 
 def prepare(path: Path) -> Path:
-    """``path``, made where it is missing. Raises TerminalError when others can look into it: it holds the broker's token and
-    rows that wait in its streams."""
+    """Returns ``path``, created if it is missing. Raises TerminalError when others can read it: it holds the broker's
+    token and rows that wait in its streams."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
@@ -65,8 +65,8 @@ def prepare(path: Path) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[StateDirectory]:
-    """The directory, for us alone. Raises TerminalError when another ``up`` uses it, TransientError when what a killed one left
-    behind does not end."""
+    """Locks the directory exclusively. Raises TerminalError when another ``up`` uses it, TransientError when the
+    processes of a killed one do not end."""
     descriptor = os.open(prepare(path) / "lock", os.O_RDWR | os.O_CREAT, OURS_ALONE)
     try:
         _lock(path, descriptor)

@@ -33,14 +33,14 @@ from pgsluice.shared.process import stop_signals
 from pgsluice.shared.process.private_file import write_private
 
 INTERRUPTED_HARD = 130
-"""The exit code where processes were killed because somebody asked twice."""
+"""The exit code when processes were killed because of a second interrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to run: a worker with ``sink``, and what ``values`` and ``added`` say (``equivalent_configuration``).
-    ``nats_server`` is the program of a broker of our own, "" for one that runs already. ``asks``: at the first
-    start a person is asked before it goes on over a warning."""
+    """The processes to run: a worker with ``sink``, configured by ``values`` and ``added``
+    (``equivalent_configuration``). ``nats_server`` is the program of a private broker, "" for an existing one.
+    ``asks``: at the first start the user is asked before it continues after a warning."""
 
     settings: UpSettings
     sink: str
@@ -51,19 +51,20 @@ class Plan:
     asks: bool
 
     def configuration(self) -> EquivalentConfiguration:
-        """Of replicator and worker. A broker of our own must have begun to listen, or its address may become another."""
+        """Returns the configuration of replicator and worker. A private broker must have begun to listen, or its
+        address may become another."""
         broker = local_broker.options(self.directory) if self.nats_server else {}
         return equivalent_configuration(self.values, {**self.added, **broker})
 
     def status(self) -> StatusSettings:
-        """By which the group is looked at, once the broker listens."""
+        """Returns the settings by which the group is read, once the broker listens."""
         nats = self.settings.nats or local_broker.settings(self.directory)
         return StatusSettings(self.settings.group, self.settings.log, nats, self.settings.source)
 
 
 def run(plan: Plan) -> int:
-    """Returns the exit code when a signal stopped it, when everything has ended by itself, or when a process ended for good that
-    should not have: then that of this process. Raises PgsluiceError when the directory or the broker cannot be had."""
+    """Returns the exit code when a signal stopped it, when all processes have ended, or when a process failed for good:
+    then that process's. Raises PgsluiceError when the directory or the broker cannot be used."""
     with locked(plan.directory) as state:
         return asyncio.run(_run(plan, state))
 
@@ -91,7 +92,7 @@ class Up:
         self._was_killed = False
 
     def request_stop(self) -> None:
-        """Everything ends what it has in hand. The second call ends it at once."""
+        """Asks all processes to end after their current work. The second call kills them."""
         if self._stop.is_set():
             self._was_killed = True
             for process in self._processes:
@@ -114,7 +115,8 @@ class Up:
         return self._exit_code(failure, endings)
 
     async def _prepare(self) -> None:
-        """The broker, the configuration, the check. Raises PgsluiceError for what a person has to cure first."""
+        """Prepares the broker, the configuration, the check. Raises PgsluiceError for an error that a user has to fix
+        first."""
         if self._broker is not None:
             await self._broker.start()
         is_first = not self._state.configuration.exists()
@@ -127,7 +129,7 @@ class Up:
                 self._state.configuration.unlink()  # the next start is a first one again
 
     async def _pass_check(self, *, asks: bool) -> bool:
-        """Whether it is to go on. Raises TerminalError when it cannot."""
+        """Returns whether to continue. Raises TerminalError when it cannot."""
         has_own_broker = self._broker is not None
         report = await first_check(self._state.configuration, self._configuration.variables, nats=not has_own_broker)
         errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
@@ -138,7 +140,7 @@ class Up:
         return not (warnings and asks) or await self._announcements.ask("Go on as it is?")
 
     async def _run_group(self) -> Ending | None:
-        """Until it is to end. How the process ended that ended it, None when none did."""
+        """Runs the group until it must end. Returns the end of the process that ended it, None without one."""
         plan = self._plan
         commands = list(group_commands(plan.sink, self._state, self._configuration.variables))
         for command in commands:
@@ -170,14 +172,14 @@ class Up:
         return None
 
     async def _end_group(self) -> list[Ending]:
-        """How the processes ended that were still running."""
+        """Ends the running processes; returns their ends."""
         self._stop.set()
         for process in self._processes:
             process.stop()
         return await asyncio.gather(*self._running)
 
     def _exit_code(self, failure: Ending | None, endings: list[Ending]) -> int:
-        """Says what went wrong, if anything did."""
+        """Returns the exit code; reports the error, if any."""
         if self._was_killed:
             return INTERRUPTED_HARD
         for ending in filter(None, (failure, *endings)):
@@ -189,7 +191,7 @@ class Up:
         return 0
 
     async def _unless_stopped(self, call: Coroutine[Any, Any, None]) -> bool:
-        """Whether ``call`` was done before a stop was asked for; else it is cancelled."""
+        """Returns whether ``call`` was done before a stop was asked for; else it is cancelled."""
         calling, stopping = asyncio.create_task(call), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait((calling, stopping), return_when=asyncio.FIRST_COMPLETED)

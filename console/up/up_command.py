@@ -33,7 +33,7 @@ _SHOWN = (
     "file-output-dir",
     "webhook-url",
 )
-"""What people need first. The rest is taken too, and would hide these."""
+"""The options that most users need first. The others are accepted too, but hidden."""
 
 _HEAD = """\
 # Options of 'pgsluice up', for every command of the group, for example: pgsluice status --config FILE
@@ -139,7 +139,7 @@ def _check_sink(sink: str, values: Values) -> None:
 
 
 def _added(settings: UpSettings, values: Values) -> dict[str, str]:
-    """What the command line left out because ``up`` decides it."""
+    """Returns options that the command line left out because ``up`` decides them."""
     mode = {} if any(values.switch(mode) for mode in MODES) else {"copy-and-stream": "true"}
     return {"group": settings.group, **mode}
 

@@ -1,4 +1,4 @@
-"""What ``pgsluice up`` itself reads; replicator, worker and sink read their own options beside it."""
+"""The settings of ``pgsluice up`` itself; replicator, worker and sink also read their own options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _group_of_source(values: Values) -> str:
 
 @settings
 class UpSettings:
-    """``nats`` is None for a broker of our own; ``source`` and ``target`` are None where none is given."""
+    """``nats`` is None for a private broker; ``source`` and ``target`` are None if not given."""
 
     group: str = read(
         replace(GROUP, required=False, help=f"{GROUP.help} (default: derived from the source database's name)"),

@@ -1,1 +1,1 @@
-"""The live screen of ``pgsluice status --watch``: what is looked at, the rates between two looks, and how it is drawn."""
+"""The live screen of ``pgsluice status --watch``: reads of the status, the rates between two of them, and drawing."""

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def reading_keys(keys: Mapping[str, Callable[[], object]]) -> Iterator[None]:
-    """Calls what ``keys`` has for a letter that is typed, on the running loop, and leaves the terminal as it was. Ctrl-C is a
-    signal all the same. Nothing happens where standard input or output is no terminal."""
+    """Calls the function in ``keys`` for a typed key, on the running loop, and leaves the terminal as it was. Ctrl-C is
+    still a signal. Nothing happens where standard input or output is no terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield
         return

@@ -1,6 +1,7 @@
-"""Showing a group until somebody has seen enough: a live screen on a terminal, else the lines of ``pgsluice status`` each time.
+"""Shows a group until the user ends it: a live screen on a terminal, else the lines of ``pgsluice status`` each time.
 
-A broker that goes away is no reason to end: the screen says so, shows what was found last, and goes on when it is back.
+A broker that becomes unreachable is no reason to end: the screen shows that, with the last status, and continues when
+it is back.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pgsluice.shared.config.settings import StatusSettings
 from pgsluice.shared.errors import TransientError
 
 QUIET = "CRITICAL"
-"""Log lines would be written across the screen; what they would say of the broker, it says itself."""
+"""Level of the log: its lines would be written across the screen, which shows the broker's state itself."""
 
 _REDRAW_S = 1.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,8 +47,8 @@ def run(settings: StatusSettings, every_s: float) -> int:
 
 
 async def show_screen(settings: StatusSettings, every_s: float, console: Console) -> None:
-    """Until it is cancelled; then the terminal is as it was. Draws again at each look, when the window has another size, and each
-    second while no look comes."""
+    """Shows the screen until it is cancelled; then the terminal is as it was. Draws again at each read, when the window
+    has another size, and each second without a read."""
     looks, resized = Looks(settings), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGWINCH, resized.set)
@@ -86,7 +87,7 @@ async def _write_lines(settings: StatusSettings, every_s: float) -> None:
 
 
 async def _until_ended(show: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Until a signal or a key asks for the end; raises what ``show`` raises before that."""
+    """Runs until a signal or a key asks for the end; raises the error of ``show`` before that."""
     showing = asyncio.ensure_future(show())
     loop = asyncio.get_running_loop()
     for number in _ENDING:
@@ -96,7 +97,7 @@ async def _until_ended(show: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def _any_of(looking: asyncio.Future[Look], resized: asyncio.Event) -> None:
-    """Returns when there is something else to draw: a look, a window of another size, or the age of the last look."""
+    """Returns when there is something else to draw: a read, a window of another size, or the age of the last read."""
     waiting = asyncio.ensure_future(resized.wait())
     try:
         either: set[asyncio.Future[Any]] = {looking, waiting}
@@ -112,7 +113,7 @@ async def _after(pause_s: float, look: Callable[[], Coroutine[Any, Any, Look]]) 
 
 
 def _problem(looking: asyncio.Future[Look]) -> str:
-    """Why there was no look; "" when there was. Raises what does not pass."""
+    """Returns why the read failed; "" when it succeeded. Raises errors that are not transient."""
     try:
         looking.result()
     except TransientError as error:

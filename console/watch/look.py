@@ -17,20 +17,20 @@ from pgsluice.shared.wire.names import GroupNames
 
 CONNECT_PATIENCE_S = 5.0
 SOURCE_PATIENCE_S = 1.0
-"""What NATS tells is not kept back for longer, while the source does not answer."""
+"""Limit of the wait for the source, so that NATS's facts are not delayed longer."""
 RATE_WINDOW_S = 5.0
 """Processes report once a second, at no common time: over less than some seconds a rate would jump."""
 
 
 class Look(NamedTuple):
-    """What was found, and when, by the monotonic clock."""
+    """A status, with the monotonic clock's time of its read."""
 
     status: GroupStatus
     at_s: float
 
 
 class Looks:
-    """The newest look, and the one to compare it with."""
+    """The newest status, and the one to compare it with."""
 
     def __init__(self, settings: StatusSettings) -> None:
         self._settings = settings
@@ -46,7 +46,7 @@ class Looks:
 
     @property
     def earlier(self) -> Look | None:
-        """The oldest of the last RATE_WINDOW_S; None at the first look."""
+        """The oldest of the last RATE_WINDOW_S; None at the first read."""
         return self._kept[0] if len(self._kept) > 1 else None
 
     async def next(self) -> Look:

@@ -1,4 +1,4 @@
-"""How fast a group moves, from two looks at it."""
+"""The speed of a group, from two statuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgsluice.console.watch.look import Look
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second; None for what two looks cannot tell, as when a process was started between them. ``applied`` is by worker."""
+    """Rates per second; None if unknown, as when a process was started between two statuses. ``applied`` is by worker."""
 
     published_changes: float | None = None
     published_bytes: float | None = None
@@ -21,7 +21,7 @@ UNKNOWN_RATES = Rates()
 
 
 def rates_between(earlier: Look | None, newest: Look) -> Rates:
-    """``earlier`` is None when there was but one look."""
+    """``earlier`` is None at the first status."""
     if earlier is None or newest.at_s <= earlier.at_s:
         return UNKNOWN_RATES
     seconds = newest.at_s - earlier.at_s

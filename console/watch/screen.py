@@ -1,7 +1,7 @@
-"""One look at a group, drawn for a terminal of any size.
+"""One status of a group, drawn for a terminal of any size.
 
-Most important first: what is wrong, then who is how far, then the tables, as many as there is room for. Nothing is drawn beyond
-the width: a line that is too long ends in "…", and what there is no room for is counted.
+Most important first: the problems, then the positions, then the tables, as many as there is room for. Nothing is drawn
+beyond the width: a line that is too long ends in "…", and omitted rows are counted.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _OLD_S = 10.0
 _HIGH = 14
 """Lines, below which only the heading, what is wrong and the units are shown."""
 _COLUMNS = (("messages", 72), ("bytes", 72), ("s behind", 0), ("changes/s", 50), ("dead", 72))
-"""Of the units, each with the width from which it is shown."""
+"""Columns of the units, each with the width from which it is shown."""
 
 _UNDER_WAY = (Phase.ERRORED, Phase.DATA_SYNC, Phase.INIT, Phase.FINISHED_COPY, Phase.SYNC_WAIT, Phase.CATCHUP)
 _FIRST = (*_UNDER_WAY, Phase.READY, Phase.LEFT)
-"""Which tables are shown where there is not room for all."""
+"""Phases of tables that are shown first when there is not room for all."""
 _STYLES = {Phase.ERRORED: "bold red", Phase.DATA_SYNC: "cyan", Phase.READY: "green", Phase.LEFT: "dim"}
 
 
 def status_screen(earlier: Look | None, newest: Look | None, problem: str = "") -> RenderableType:
-    """What ``newest`` found, with rates since ``earlier``. ``problem`` is why there is no newer look, "" when there is one. The
+    """Draws ``newest``, with rates since ``earlier``. ``problem`` is why there is no newer status, "" otherwise. The
     picture is never higher than rich's ``max_height``."""
     return _Screen(earlier, newest, problem)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a group, a sentence for each thing, the gravest first."""
+"""The problems of a group, a sentence for each, the gravest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line for each process of a group: its state, how far it is behind, how fast it is."""
+"""A line for each process of a group: its state, its lag, its rate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class UnitLine:
-    """Texts as they are shown; ``style`` is that of the state."""
+    """Texts as they are shown; ``style`` is the state's."""
 
     name: str
     state: str
@@ -39,7 +39,7 @@ class UnitLine:
 
 
 def unit_lines(status: GroupStatus, rates: Rates) -> list[UnitLine]:
-    """Who publishes, the replicator or another group's worker; then the workers by name."""
+    """Returns the publisher's line, the replicator or another group's worker; then the workers' by name."""
     states = {unit.unit: unit.state for unit in status.units}
     workers = [_worker(worker, states.get(worker_unit(worker.name), State.DRAFT), rates) for worker in status.workers]
     if status.publisher is not None:

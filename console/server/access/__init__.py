@@ -1,1 +1,1 @@
-"""Who may do what on a server, and from where: tokens, links and sessions, and what is asked of every request."""
+"""Access to a server: tokens, links and sessions, and the checks of every request."""

@@ -1,4 +1,4 @@
-"""Who a request is of: by its bearer token, or by the session of a browser."""
+"""The principal of a request: by its bearer token, or by the session of a browser."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Entrance:
         )
 
     def own_names(self, listen_host: str) -> frozenset[str]:
-        """Returns the names of the server besides those that outsiders may know."""
+        """Returns the names of the server that outsiders must not know."""
         return frozenset({self.sessions.host_name()} if is_loopback(listen_host) and not self.is_secure else ())
 
     def make_first_token(self) -> Path | None:
-        """Where the text of the first token is, if there was none before and so one was made."""
+        """Creates the first token if there is none; returns the path of its text, else None."""
         if self.tokens.known():
             return None
         path = self.state_directory / "token"
@@ -76,7 +76,7 @@ class Entrance:
         return f"{address}/login?code={self.links.make(token.id)}"
 
     def principal(self, request: Request) -> Principal:
-        """Raises Problem (401) when nobody is named who may come in."""
+        """Raises Problem (401) without a valid principal."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
             found = self.tokens.principal(token.strip()) if scheme.lower() == "bearer" else None
@@ -97,13 +97,13 @@ class Entrance:
         return self.tokens.with_id(who.token) is not None and not (who.session and self.sessions.has_ended(who.session))
 
     def check_intention(self, request: Request) -> None:
-        """Raises Problem (403) for a browser's write that does not prove to come from our page."""
+        """Raises Problem (403) for a browser's write that does not prove to come from the server's page."""
         session, given = self._session(request), request.headers.get(CSRF_HEADER, "")
         if session is None or given != session.csrf:
             raise Problem(Kind.FOREIGN, f"the header {CSRF_HEADER} does not belong to this session", "load the page again")
 
     def enter(self, request: Request) -> Response:
-        """Exchanges a link's code for a session. What is wrong with the code is not told apart."""
+        """Exchanges a link's code for a session. Errors of the code are not distinguished."""
         token = self.links.take(request.query_params.get("code", ""))
         if token is None or self.tokens.with_id(token) is None:
             log.warning("somebody opened a link that is not valid", client=request.client.host if request.client else "")

@@ -1,7 +1,7 @@
-"""From where a request may come: the Host that it names, and the Origin of the page that sends it.
+"""Checks the origin of a request: the Host that it names, and the Origin of the page that sends it.
 
-A server on loopback is within reach of any page that a browser shows: by a name that its owner resolves to 127.0.0.1 (DNS
-rebinding), or by a form that posts across origins. Both tell themselves apart in headers that a page cannot forge.
+A server on loopback is within reach of any page that a browser shows: by a name that its owner resolves to 127.0.0.1
+(DNS rebinding), or by a form that posts across origins. Both are recognizable by headers that a page cannot forge.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MOST_ADDRESS_LENGTH = 64
 
 @dataclass(frozen=True, slots=True)
 class OwnOrigin:
-    """What this server is called by. ``hosts`` are names and addresses without ports; ``any_port``: a proxy in front of us
-    listens on another one. ``is_secure``: browsers reach us by https."""
+    """The names of this server. ``hosts`` are names and addresses without ports; ``any_port``: a proxy in front of it
+    listens on another one. ``is_secure``: browsers connect by https."""
 
     hosts: frozenset[str]
     port: int
@@ -67,7 +67,7 @@ class Proxies:
 
     @classmethod
     def of(cls, settings: TokenSettings) -> Proxies | None:
-        """Returns None for a server behind no proxy. Raises UsageError for a text that is no address or network."""
+        """Returns None for a server without a proxy. Raises UsageError for a text that is no address or network."""
         if not settings.behind_proxy:
             return None
         try:
@@ -79,8 +79,8 @@ class Proxies:
             ) from None
 
     def client(self, peer: str, forwarded: Sequence[str]) -> str:
-        """Returns the client that the proxies speak for. Each proxy appends the address of its client, so the client is the
-        last address that is none of the proxies."""
+        """Returns the client that the proxies speak for. Each proxy appends the address of its client, so the client is
+        the last address that is not a proxy's."""
         addresses = [each.strip() for each in ",".join(forwarded).split(",") if each.strip()]
         found = peer
         while addresses and self._holds(found):
@@ -102,7 +102,7 @@ def is_secure(settings: TokenSettings) -> bool:
 
 
 def own_hosts(listen_host: str, configured: tuple[str, ...]) -> frozenset[str]:
-    """By which names a server that listens there is called: an address for all interfaces is no name."""
+    """Returns the names of a server that listens there: an address for all interfaces is no name."""
     names = {name.lower().rstrip(".") for name in configured}
     if is_loopback(listen_host):
         names |= {*_LOOPBACK_NAMES, "127.0.0.1", "::1", listen_host.lower()}
@@ -112,7 +112,7 @@ def own_hosts(listen_host: str, configured: tuple[str, ...]) -> frozenset[str]:
 
 
 def address_of(settings: TokenSettings, port: int) -> str:
-    """What a browser is told to open."""
+    """Returns the address for a browser."""
     host, _ = split_address(settings.listen)
     if settings.behind_proxy:
         return f"https://{settings.hosts[0]}"

@@ -1,4 +1,4 @@
-"""Who asks, and what they may."""
+"""Principals of requests, and their rights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALL_GROUPS = ("*",)
 
 
 class Role(StrEnum):
-    """Each may what the one before it may: look; pause, resume, replay; change what groups are, discard, remove."""
+    """Roles, each with the rights of the one before: read; pause, resume, replay; change documents, discard, remove."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -37,9 +37,9 @@ def _rank(role: Role) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """``name`` is that of the token, ``token`` tells tokens of one name apart. ``values``: may see row values, whatever the
-    role. ``groups`` are names of groups, and patterns with ``*``, that the principal may see. ``session`` is that of the
-    browser, "" for a program."""
+    """``name`` is the token's name, ``token`` distinguishes tokens of one name. ``values``: may see row values,
+    whatever the role. ``groups`` are names of groups, and patterns with ``*``, that the principal may see. ``session``
+    is the browser's, "" for a program."""
 
     name: str
     role: Role

@@ -1,7 +1,7 @@
 """Rate limits for each principal: a token bucket. A request takes one token, and reading its body takes more.
 
-The bucket bounds work: a principal that asks for more than the bucket holds is told when to ask again, and the other principals
-are served as before. The audit has no entries for requests that are refused here: they would fill it.
+The bucket bounds work: a principal that exceeds the bucket gets an answer with the time to try again, and the other
+principals are served as before. The audit has no entries for requests that are refused here: they would fill it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pgsluice.console.server.access.principal import Principal
 from pgsluice.console.server.problem import Kind, Problem
 
 PER_SECOND = 100.0
-"""The page asks for a few each second, and a script that looks at many groups for some dozens."""
+"""The page sends a few requests each second, and a script that reads many groups some dozens."""
 MOST = 1000.0
 """Tokens that the bucket holds at most."""
 PER_BODY_KIB = 0.5

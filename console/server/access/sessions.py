@@ -41,8 +41,8 @@ class Session:
 
 
 class Sessions:
-    """Sessions are signed with the key in ``path``, which is made when it is first needed. ``ended`` is a folder of those that
-    were ended."""
+    """Sessions are signed with the key in ``path``, which is made when it is first needed. ``ended`` is a folder of
+    ended ones."""
 
     def __init__(self, path: Path, ended: Path) -> None:
         self._path = path
@@ -50,14 +50,14 @@ class Sessions:
         self._key = b""
 
     def begin(self, token: str) -> tuple[str, Session]:
-        """The cookie's text, and the session that it stands for."""
+        """Returns the cookie's text, and its session."""
         ends_at = round(time.time() + SESSION_S, 3)
         payload = orjson.dumps({"token": token, "nonce": secrets.token_urlsafe(16), "ends_at": ends_at})
         text = _text(payload)
         return f"{text}.{self._signed(text)}", self._session(text, token, ends_at)
 
     def find(self, cookie: str) -> Session | None:
-        """None for one that we did not sign, or that has ended."""
+        """Returns None for a session that this server did not sign, or that has ended."""
         text, _, signature = cookie.rpartition(".")
         if not text or not hmac.compare_digest(signature.encode(), self._signed(text).encode()):
             return None
@@ -106,7 +106,7 @@ class Links:
         return code
 
     def take(self, code: str) -> str | None:
-        """The token's id. Whoever asks second gets None, as do those who come too late."""
+        """Returns the token's id. A second request gets None, and so does a late one."""
         path = self._folder / _digest(code)
         try:
             is_good, token = time.time() - path.stat().st_mtime <= LINK_S, path.read_text()

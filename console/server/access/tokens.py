@@ -44,7 +44,7 @@ class KnownToken:
 
     @property
     def id(self) -> str:
-        """This token's alone: another one may have had the name before, and was revoked."""
+        """Identifies this token alone: another one may have had the name before, and was revoked."""
         return self.sha256[:_ID_LENGTH]
 
     def principal(self, session: str = "") -> Principal:
@@ -52,7 +52,7 @@ class KnownToken:
 
 
 class Tokens:
-    """Those in ``path``. Whoever reads sees what another process has written by then."""
+    """The tokens in ``path``. Readers see the writes of other processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,7 +60,7 @@ class Tokens:
         self._known: tuple[KnownToken, ...] = ()
 
     def known(self) -> tuple[KnownToken, ...]:
-        """() when there is no file. Raises TerminalError for one that is not ours."""
+        """The known tokens; () without a file. Raises TerminalError for a malformed file."""
         try:
             stat = self._path.stat()
         except FileNotFoundError:
@@ -91,14 +91,14 @@ class Tokens:
             return text
 
     def revoke(self, name: str) -> None:
-        """Sessions and links that began with it end too. Raises UsageError when there is none of that name."""
+        """Revokes a token, with its sessions and links. Raises UsageError for an unknown name."""
         with self._alone():
             if self.named(name) is None:
                 raise UsageError(f"there is no token named '{name}'", "'pgsluice token list' shows those that there are")
             self._write(tuple(token for token in self.known() if token.name != name))
 
     def principal(self, text: str) -> Principal | None:
-        """Whose token it is. Compares with all of them, however early one fits."""
+        """Returns the token's principal. Compares with all of them, even after a match."""
         digest, found = _digest(text), None
         for token in self.known():
             if hmac.compare_digest(token.sha256, digest):
@@ -109,7 +109,7 @@ class Tokens:
         return next((token for token in self.known() if token.name == name), None)
 
     def with_id(self, identifier: str) -> KnownToken | None:
-        """What began with the token of that id is good as long as this is not None."""
+        """Returns the token with that id; sessions and links of it are valid as long as this is not None."""
         return next((token for token in self.known() if token.id == identifier), None)
 
     @contextlib.contextmanager

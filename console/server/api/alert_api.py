@@ -1,4 +1,4 @@
-"""Alerts that groups' processes keep themselves: what fires, what people set of them, and a test of whether they arrive."""
+"""Alerts of groups' processes: firing ones, operators' settings, and a test of their delivery."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ MOST_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class AlertList:
-    """``is_watched``: some process of the group looks, and tells; ``holder`` is that one. Without one nothing is known here, and
-    nothing is wrong by that. ``settings`` are what people set over what processes were started with; ``problem`` is why the
-    holder does not obey them, "" when it does; ``revision`` is that of the settings, None where nobody set any."""
+    """``is_watched``: a process of the group evaluates and sends alerts; ``holder`` is that process. Without one alerts
+    are unknown, which is no error. ``settings`` are operators' changes of the processes' configuration; ``problem`` is
+    why the holder does not apply them, "" when it does; ``revision`` is the settings' revision, None without any."""
 
     is_watched: bool
     alerts: tuple[AlertRecord, ...]
@@ -47,7 +47,7 @@ class AlertList:
 
 @dataclass(frozen=True, slots=True)
 class SilenceRequest:
-    """Nobody is told of ``alert`` (None: of any) about ``subject`` ("": anything) until then."""
+    """Suppresses ``alert`` (None: all) about ``subject`` ("": all) until then."""
 
     until: str
     alert: AlertName | None = None
@@ -78,7 +78,7 @@ class AlertTestRequest:
 
 
 async def list_alerts(call: Call) -> Answer:
-    """With the revision of the settings, where some were set."""
+    """Returns alerts, with the revision of the settings, if any were set."""
     bucket = await found_bucket(call)
     if bucket is None:
         return Answer(AlertList(False, (), "", "", AlertOverrides(), None))
@@ -111,7 +111,7 @@ async def set_alerts(call: Call) -> Answer:
 
 
 async def ask_for_test(call: Call) -> Answer:
-    """The process that tells people sends it at its next look, and says what came of it."""
+    """Requests a test. The process with alerts sends it at its next check, and records the outcome."""
     test = AlertTest(call.request_id, call.who.name, now())
     await (await bucket_of(call)).put(TEST_KEY, test)
     group = call.path["group"]
@@ -127,13 +127,13 @@ async def show_test(call: Call) -> Answer:
 
 
 async def _settings(bucket: StateBucket) -> tuple[int | None, AlertOverrides]:
-    """With their revision, None where nobody set any."""
+    """Returns the settings with their revision, None without any."""
     entry = await OVERRIDES.read(bucket)
     return entry.revision or None, entry.value
 
 
 def _silence(request: SilenceRequest, before: AlertOverrides, who: str) -> Silence:
-    """That of whoever set it first stays theirs."""
+    """Returns the silence; one that exists keeps its first author."""
     found = Silence(request.until, request.alert, request.subject, who, request.reason)
     kept = (each for each in before.silences if replace(each, by=found.by, reason=found.reason) == found)
     return next(kept, found)

@@ -1,4 +1,4 @@
-"""Documents: what groups are to be, planned, applied, exported; each with its revision as ETag."""
+"""Documents of groups: planned, applied, exported; each with its revision as ETag."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pgsluice.shared.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class DocumentView:
-    """``yaml`` is what ``PUT`` takes; secrets are references in it. ``problem`` says what it names that the
-    administrator does not allow, so that the server neither connects to its source nor runs it; "" where there is nothing."""
+    """``yaml`` is the body of ``PUT``; secrets are references in it. ``problem`` names a reference that the
+    administrator does not allow, so that the server neither connects to its source nor runs it; "" without one."""
 
     group: str
     yaml: str
@@ -33,7 +33,7 @@ class DocumentView:
 
 @dataclass(frozen=True, slots=True)
 class DocumentList:
-    """By group, or of one group the newest first."""
+    """Documents by group, or of one group the newest first."""
 
     documents: tuple[DocumentView, ...]
 
@@ -48,7 +48,7 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class DocumentTexts:
-    """Files; one may hold several documents, with --- between. ``reason`` is for the audit."""
+    """Files; one can contain several documents, with --- between. ``reason`` is for the audit."""
 
     documents: tuple[str, ...]
     reason: str = ""
@@ -60,7 +60,7 @@ class DocumentPlan:
 
 
 async def list_documents(call: Call) -> Answer:
-    """Those that can be read; what is wrong with another one is told to who asks for it."""
+    """Returns readable documents; the error of another one is returned when it is requested."""
     found, _ = await call.parts.documents.readable()
     return Answer(DocumentList(tuple(_view(call, each) for each in found if call.who.sees(each.document.group))))
 
@@ -75,7 +75,8 @@ async def show_history(call: Call) -> Answer:
 
 
 async def put_document(call: Call) -> Answer:
-    """Created without If-Match; replaced only by whoever names what is there, whether it can be read or not."""
+    """Creates a document without If-Match; replaces one only if the request names its revision, whether it can be read
+    or not."""
     found = await call.parts.parsed(call.who, _read_allowed, {"the body": call.body.yaml}, call.parts.bounds)
     document = _only(found, call.path["group"])
     revision = await call.parts.documents.revision(document.group)
@@ -90,7 +91,7 @@ async def put_document(call: Call) -> Answer:
 
 
 async def delete_document(call: Call) -> Answer:
-    """Also of one that cannot be read."""
+    """Deletes a document, also one that cannot be read."""
     group = call.path["group"]
     revision = await delete_named(call, call.parts.documents, group, _spoken(group))
     if revision is None:

@@ -18,7 +18,7 @@ DEFAULT_SERIES_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """By name."""
+    """Groups by name."""
 
     groups: tuple[GroupView, ...]
 
@@ -52,7 +52,7 @@ async def show_group(call: Call) -> Answer:
 
 
 async def view_of(call: Call) -> GroupView:
-    """That of the group in the path. Raises Problem when there is none."""
+    """Returns the view of the group in the path. Raises Problem for an unknown group."""
     group = call.path["group"]
     view = call.parts.looks.view(group) or await call.parts.looks.look_now(group)
     if view is None:
@@ -72,7 +72,7 @@ async def bucket_of(call: Call) -> StateBucket:
 
 
 async def found_bucket(call: Call) -> StateBucket | None:
-    """The same; None for a group of which there is nothing but its document."""
+    """Returns the bucket of the group in the path; None for a group with only a document."""
     bucket = StateBucket(call.parts.client, GroupNames((await view_of(call)).group))
     return bucket if await bucket.exists() else None
 

@@ -1,4 +1,4 @@
-"""Dead letters: which there are, what is in one, and what is to become of them."""
+"""Dead letters: a list, the content of one, and their replay or removal."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class LetterQuery:
 
 @dataclass(frozen=True, slots=True)
 class LetterList:
-    """By worker and position."""
+    """Dead letters by worker and position."""
 
     letters: tuple[ListedLetter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockingList:
-    """By worker and position."""
+    """Dead letters by worker and position."""
 
     letters: tuple[BlockingLetter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BehindList:
-    """Those that wait for ``letter``, by position; ``tables`` counts them by table."""
+    """Dead letters that wait for ``letter``, by position; ``tables`` counts them by table."""
 
     letter: ListedLetter
     behind: tuple[ListedLetter, ...]
@@ -63,7 +63,7 @@ class ShownLetter:
 
 @dataclass(frozen=True, slots=True)
 class PositionQuery:
-    """``worker`` says whose letter, where several workers have one of that position."""
+    """``worker`` selects the dead letter, if several workers have one of that position."""
 
     position: str
     worker: str = ""

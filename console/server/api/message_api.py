@@ -1,4 +1,4 @@
-"""What is in a group's stream, where a row is, and what rules would make of changes."""
+"""Messages of a group's stream, the trace of a row, and the effect of rules on changes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class MessageQuery:
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """``key`` are the row's values by column, texts as PostgreSQL writes them. ``rules`` and ``routing`` are the texts of the
-    files that the workers have, "" without: they tell what was dropped. ``messages`` says how far to look back."""
+    """``key`` are the row's values by column, texts as PostgreSQL writes them. ``rules`` and ``routing`` are the texts
+    of the workers' files, "" without: they determine dropped changes. ``messages`` is how far to search back."""
 
     table: str
     key: Mapping[str, str]
@@ -53,8 +53,8 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """What to try rules and routes (their files' texts) on: ``lines``, changes as JSON lines, or the newest ``sample`` changes of
-    a group's tables that ``table`` matches."""
+    """Rules and routes (their files' texts) to try on: ``lines``, changes as JSON lines, or the newest ``sample``
+    changes of a group's tables that ``table`` matches."""
 
     rules: str = ""
     routing: str = ""

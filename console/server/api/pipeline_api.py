@@ -22,9 +22,9 @@ PLANNING_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
-    """``problem`` and ``remedy`` say why it may not run, "" when it may. ``document`` is the document's revision, None for a
-    pipeline of the server's file. Of one that cannot be read the rest is empty. ``has_checkpoint`` and what follows is what
-    became of its runs; ``newest`` is None before the first. ``next_tick`` is "" while nobody executes ``schedule``."""
+    """``problem`` and ``remedy`` are why it may not run, "" when it may. ``document`` is the document's revision, None
+    for a pipeline of the server's file. The rest is empty for an unreadable one. ``has_checkpoint`` and later fields
+    are about its runs; ``newest`` is None before the first. ``next_tick`` is "" while no process executes ``schedule``."""
 
     name: str
     document: int | None
@@ -46,14 +46,14 @@ class PipelineView:
 
 @dataclass(frozen=True, slots=True)
 class PipelineList:
-    """Those of the server's file, then documents by name."""
+    """Pipelines of the server's file, then documents by name."""
 
     pipelines: tuple[PipelineView, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineDocumentView:
-    """``yaml`` is what ``PUT`` takes: what a pipelines file says under the name."""
+    """``yaml`` is the body of ``PUT``: the text of a pipelines file under the name."""
 
     name: str
     yaml: str
@@ -71,7 +71,7 @@ class PipelineDocumentList:
 
 @dataclass(frozen=True, slots=True)
 class ShownPipeline:
-    """``document`` is None for a pipeline of the server's file, and for one that cannot be read."""
+    """``document`` is None for a pipeline of the server's file, and for an unreadable one."""
 
     pipeline: PipelineView
     document: PipelineDocumentView | None
@@ -79,7 +79,7 @@ class ShownPipeline:
 
 @dataclass(frozen=True, slots=True)
 class PipelineText:
-    """What a pipelines file says under the pipeline's name. ``reason`` is for the audit."""
+    """The text of a pipelines file under the pipeline's name. ``reason`` is for the audit."""
 
     yaml: str
     reason: str = ""
@@ -130,7 +130,7 @@ async def show_history(call: Call) -> Answer:
 
 
 async def put_pipeline(call: Call) -> Answer:
-    """Created without If-Match; replaced only by whoever names what is there."""
+    """Creates a pipeline without If-Match; replaces one only if the request names its revision."""
     name, documents = call.path["pipeline"], call.parts.pipeline_documents
     try:
         document = await call.parts.parsed(call.who, parse_pipeline_document, "the body", call.body.yaml, name)
@@ -154,7 +154,7 @@ async def put_pipeline(call: Call) -> Answer:
 
 
 async def delete_pipeline(call: Call) -> Answer:
-    """Also one that cannot be read."""
+    """Deletes a pipeline, also one that cannot be read."""
     name = call.path["pipeline"]
     is_open = await _is_open(call)
     revision = await delete_named(call, call.parts.pipeline_documents, name, _spoken(name)) if is_open else None

@@ -33,7 +33,8 @@ class ForgetRequest:
 
 
 async def drop_group(call: Call) -> Answer:
-    """The document stays, so that the group can be begun anew; delete it first where a runner would start it again."""
+    """Drops the group. The document stays, so that the group can be begun again; delete it first where a runner would
+    start it again."""
     view, request = await view_of(call), call.body
     _check_name(request.name, view.group)
     settings = call.parts.settings

@@ -1,4 +1,4 @@
-"""Runs of a SQL pipeline: listed, asked for, paused, resumed, cancelled. Whoever executes the pipeline obeys by itself."""
+"""Runs of a SQL pipeline: listed, requested, paused, resumed, cancelled. The pipeline's executor carries these out."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def cancel_run(call: Call) -> Answer:
 
 
 async def _runs(call: Call) -> tuple[Pipeline, PipelineRuns]:
-    """Of the pipeline that the path names, and that can be read."""
+    """Returns the pipeline that the path names, if it can be read, and its runs."""
     listed = await found_pipeline(call)
     if listed.pipeline is None:
         assert listed.problem is not None
@@ -110,7 +110,7 @@ def _named(call: Call, found: PipelineRuns) -> ListedRun:
 
 
 async def _steerable(call: Call) -> tuple[Pipeline, ListedRun]:
-    """Only the newest run is ever in hand."""
+    """Returns the pipeline and the named run, which must be the newest."""
     pipeline, found = await _runs(call)
     run = _named(call, found)
     if run != found.runs[0]:

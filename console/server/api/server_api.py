@@ -32,7 +32,7 @@ class ServerView:
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    """``reason`` says what is not well, "" when all is."""
+    """``reason`` is the problem, "" without one."""
 
     healthy: bool
     reason: str

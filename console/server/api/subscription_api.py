@@ -1,4 +1,4 @@
-"""Subscriptions: others have a group's changes posted to a URL of theirs. Nobody is shown a URL, or a secret."""
+"""Subscriptions: a group's changes are posted to the subscriber's URL. URLs and secrets are never shown."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MOST_TEXT = 2000
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """``schema`` and ``table`` are "" for any. ``rules`` is what a rules file says, "" for none: what is posted goes through
-    them. ``worker`` is the one that is to serve it. ``reason`` is for the audit."""
+    """``schema`` and ``table`` are "" for any. ``rules`` is the text of a rules file, "" for none: they are applied to
+    posted changes. ``worker`` is the one that should serve it. ``reason`` is for the audit."""
 
     url: str = field(repr=False)
     event_types: tuple[str, ...] = EVENTS
@@ -52,7 +52,7 @@ class UnsubscribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """``skip``: it goes on with what comes from now on. ``reason`` is for the audit."""
+    """``skip``: it continues with changes from now on. ``reason`` is for the audit."""
 
     id: str
     skip: bool = False
@@ -88,7 +88,7 @@ async def list_subscriptions(call: Call) -> Answer:
 
 
 async def begin(call: Call) -> Answer:
-    """Whoever asks is the owner."""
+    """Creates a subscription, owned by the caller."""
     bucket, request = await bucket_of(call), call.body
     for name in ("url", "schema", "table", "worker"):
         if len(getattr(request, name)) > MOST_TEXT:
@@ -138,7 +138,7 @@ def _shown(view: SubscriptionView) -> Answer:
 
 
 def _owner(call: Call) -> str:
-    """Whose subscriptions the caller may touch: "" for all."""
+    """Returns the owner whose subscriptions the caller may change: "" for all."""
     return "" if call.who.role.includes(Role.ADMIN) else call.who.name
 
 

@@ -1,4 +1,4 @@
-"""All endpoints of the API, in the order of its description."""
+"""All endpoints of the API, sorted as in its description."""
 
 from __future__ import annotations
 

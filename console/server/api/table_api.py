@@ -1,4 +1,4 @@
-"""A group's tables: which it has and why, and orders about them, which its replicator carries out."""
+"""A group's tables: which it has and why, and commands about them, which its replicator carries out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pgsluice.shared.wire.table import TablePattern
 
 @dataclass(frozen=True, slots=True)
 class TableList:
-    """``orders`` are those that are not carried out yet; ``paused`` are tables whose changes wait in the stream."""
+    """``orders`` are the ones that are not carried out yet; ``paused`` are tables whose changes wait in the stream."""
 
     tables: tuple[ListedTable, ...]
     orders: tuple[TableOrder, ...]
@@ -40,7 +40,7 @@ class PauseRequest:
 
 @dataclass(frozen=True, slots=True)
 class PausedList:
-    """Those that were meant."""
+    """The matching tables."""
 
     tables: tuple[PausedTable, ...]
 
@@ -103,7 +103,7 @@ async def show_order(call: Call) -> Answer:
 
 
 def _rows_of_order(request: OrderRequest) -> Rows:
-    """Those of another table go where the group's rows go."""
+    """Returns where row values go: an added table's are sent, like the group's other rows."""
     return Rows.SENT if request.verb is OrderVerb.ADD else Rows.STAY
 
 

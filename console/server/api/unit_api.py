@@ -1,4 +1,4 @@
-"""A group's processes: their states, what they are to do, and the logs of those that run here."""
+"""A group's processes: their states, their desired states, and the logs of processes that run here."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class UnitList:
 
 @dataclass(frozen=True, slots=True)
 class DesiredRequest:
-    """``units`` are ``replicator`` and ``worker.<name>``; none for all workers. A unit that is to pause or to stop obeys by
-    itself, and soon; ``reason`` is shown with the state. A pause lifts no stop. A unit that is to run is neither paused nor
+    """``units`` are ``replicator`` and ``worker.<name>``; none for all workers. A unit pauses or stops on its own,
+    soon; ``reason`` is shown with the state. A pause lifts no stop. A unit that should run is neither paused nor
     stopped any more; ``instead_of`` lifts one of both alone."""
 
     state: Desired
@@ -66,7 +66,7 @@ class LogPart:
 
 
 async def list_units(call: Call) -> Answer:
-    """Of a group that was never started, those that its document names."""
+    """Lists units; for a group that was never started, the units that its document names."""
     bucket, named = await found_bucket(call), call.parts.looks.units_named(call.path["group"])
     if bucket is None:
         return Answer(UnitList(tuple(_unit(UnitFacts(unit)) for unit in named)))

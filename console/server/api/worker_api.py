@@ -16,8 +16,8 @@ from pgsluice.shared.units.unit_states import UnitState
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """``worker`` is None until it has told anything. ``batches`` are those of its newest process that applied any, which began at
-    ``batches_since`` ("": none did), the newest first."""
+    """``worker`` is None before its first report. ``batches`` are from its newest process that applied any, which began
+    at ``batches_since`` ("": none did), the newest first."""
 
     state: UnitState
     worker: WorkerStatus | None

@@ -1,1 +1,1 @@
-"""What the server knows of all groups at any time: one look for all who ask, its history, and who is told of what changed."""
+"""The server's state of all groups: one read for all clients, its history, and notifications of changes."""

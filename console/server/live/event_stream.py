@@ -1,7 +1,8 @@
-"""Server-sent events: a client is told of every group's newest view, and from then on of each that changes.
+"""Server-sent events: a client gets every group's newest view, and from then on each changed one.
 
-The format is that of the HTML standard (9.2); ``id`` is the newest number that the client has then, for whoever asks for later
-ones alone. Views, not differences: one that was missed is made good by the next, and who comes again is told all of them.
+The format is the HTML standard's (9.2); ``id`` is the newest number that the client has then, for a client that asks
+only for later ones. Views, not differences: a missed one is repaired by the next, and a client that reconnects gets all
+of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class GroupGone:
 
 
 class EventStreams:
-    """The streams of all clients, which get the same bytes. ``is_good`` says whether a token and its session have not ended."""
+    """The streams of all clients, which get the same bytes. ``is_good`` returns whether a token and its session are
+    still valid."""
 
     def __init__(self, looks: GroupLooks, is_good: Callable[[Principal], bool]) -> None:
         self.looks = looks

@@ -1,8 +1,8 @@
-"""The views of all groups on one NATS: each is looked up once for all clients, whenever something has changed.
+"""The views of all groups on one NATS: each is read once for all clients, whenever something has changed.
 
-A group's processes report by writes to its state bucket, and each write is also an ordinary message: a plain subscription to
-those of each group is a bell, which needs no consumer and may be missed. A group that rang is looked at within
-LOOK_INTERVAL_S, any other once in a while. A group that was never started is there too where it has a document: its units are
+A group's processes report by writes to its state bucket, and each write is also an ordinary message: a plain
+subscription to each group's is a bell, which needs no consumer and may be missed. A group that rang is read within
+LOOK_INTERVAL_S, any other periodically. A group that was never started is included if it has a document: its units are
 drafts.
 """
 
@@ -42,21 +42,21 @@ LOOK_INTERVAL_S = 1.0
 UNPROMPTED_S = 5.0
 """A group that does not ring is looked at so often, and less often where there are many."""
 GROUPS_PER_S = 10
-"""That are looked at without having rung."""
+"""Number of groups read per second without having rung."""
 LISTING_INTERVAL_S = 5.0
 AT_ONCE = 8
 SOURCE_PATIENCE_S = 0.5
-"""A source that is away holds up the look at its group for so long, and with that those at others."""
+"""Longest delay by a source that does not answer, for the read of its group and others."""
 
 log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """``status`` is what the newest look found that succeeded, at ``looked_at``; None before the first. ``problem`` is why a
-    later one failed, "" when none did. ``number`` grows with every view that differs from the one before, over all groups, and
-    over servers that follow each other: it begins with the time in milliseconds, so who listened before misses nothing.
-    ``document`` is the revision of the group's document, None without one."""
+    """``status`` is from the newest successful read, at ``looked_at``; None before the first. ``problem`` is why a
+    later one failed, "" when none did. ``number`` grows with every view that differs from the one before, over all
+    groups, and over servers that follow each other: it begins with the time in milliseconds, so a reconnected client
+    misses nothing. ``document`` is the revision of the group's document, None without one."""
 
     group: str
     number: int
@@ -67,7 +67,7 @@ class GroupView:
 
 
 class GroupLooks:
-    """``run`` beside the server. ``documents`` say which units there are to be, and within ``bounds`` where sources are."""
+    """Call ``run`` in parallel to the server. ``documents`` name the wanted units, and within ``bounds`` the sources."""
 
     def __init__(self, client: Client, documents: DocumentStore[GroupDocument], bounds: Bounds) -> None:
         self._client = client
@@ -76,11 +76,11 @@ class GroupLooks:
         self._watched: dict[str, _WatchedGroup] = {}
         self._rung: set[str] = set()
         self._unknown = False
-        """Whether a group rang that is not watched yet."""
+        """True if a group that is not watched yet has written."""
         self._documented: set[str] = set()
         """Groups whose documents were written since they were read."""
         self._is_heard = False
-        """Whether writes are heard of."""
+        """True if writes are received."""
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._listed_at = float("-inf")
         self._listing = asyncio.Lock()
@@ -90,7 +90,7 @@ class GroupLooks:
 
     @property
     def views(self) -> list[GroupView]:
-        """By group."""
+        """Returns the views by group."""
         return [self._watched[name].view for name in sorted(self._watched)]
 
     def view(self, group: str) -> GroupView | None:
@@ -98,7 +98,7 @@ class GroupLooks:
         return None if watched is None else watched.view
 
     async def look_now(self, group: str) -> GroupView | None:
-        """What is the case now, for whoever has just changed something; None for a group that there is not."""
+        """Returns the current view, for a client that has just made a change; None for an unknown group."""
         if group not in self._watched:
             await self._list()
         watched = self._watched.get(group)
@@ -108,12 +108,12 @@ class GroupLooks:
         return watched.view
 
     def units_named(self, group: str) -> tuple[str, ...]:
-        """Those that the group's document names."""
+        """Returns the units that the group's document names."""
         watched = self._watched.get(group)
         return () if watched is None else watched.units
 
     def renew(self, group: str) -> None:
-        """Its document is another by now; its next view shows that."""
+        """Notes that the group's document changed; its next view shows that."""
         self._documented.add(group)
         self._unknown = True
 
@@ -122,7 +122,7 @@ class GroupLooks:
         return self._changed.wait()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         documents = await self._hear(CONTROL_BUCKET)
         self._is_heard = documents is not None
         try:
@@ -169,7 +169,7 @@ class GroupLooks:
         await asyncio.gather(*map(self._look, due))
 
     async def _list(self) -> None:
-        """Groups that were started, and those that are documents alone so far."""
+        """Lists groups that were started, and groups with only a document so far."""
         async with self._listing:
             self._unknown = False
             try:
@@ -198,7 +198,7 @@ class GroupLooks:
         self._listed_at = time.monotonic()
 
     async def _document_of(self, group: str) -> StoredDocument[GroupDocument] | None:
-        """None also for one that cannot be read: the group is there all the same."""
+        """Returns None also for an unreadable document: the group exists nevertheless."""
         try:
             return await self._documents.find(group)
         except TerminalError as error:
@@ -247,7 +247,7 @@ class GroupLooks:
 
 
 class _WatchedGroup:
-    """One group, and what is kept from one look to the next."""
+    """One group, and its state from one read to the next."""
 
     def __init__(self, names: GroupNames, view: GroupView) -> None:
         self.names = names
@@ -260,10 +260,10 @@ class _WatchedGroup:
         self.view = view
         self.looked_at_s = float("-inf")
         self.looking = asyncio.Lock()
-        """One look at a time: they share the slot's connection."""
+        """One read at a time: they share the slot's connection."""
 
     async def close(self) -> None:
-        """A look that is under way ends first."""
+        """Closes, after a read that is under way."""
         await _stop_hearing(self.bell)
         async with self.looking:
             await self.slot.close()

@@ -20,7 +20,7 @@ KEPT_STEPS = 24 * 3600 // STEP_S
 
 
 class SeriesName(StrEnum):
-    """What is kept of each group. Lag and latencies are those of the slowest worker; a rate is the mean of its ten seconds."""
+    """The series of each group. Lag and latencies are the slowest worker's; a rate is the mean of its ten seconds."""
 
     PUBLISHED_PER_S = "published_per_s"
     APPLIED_PER_S = "applied_per_s"
@@ -44,7 +44,7 @@ class Series:
 
 
 class SeriesStore:
-    """Of all groups. Steps count from 1970, so that all series agree."""
+    """The series of all groups. Steps count from 1970, so that all series agree."""
 
     def __init__(self) -> None:
         self._rings: dict[str, dict[SeriesName, _Ring]] = {}
@@ -92,7 +92,7 @@ class _Ring:
 
 
 async def record_series(looks: GroupLooks, store: SeriesStore) -> None:
-    """Until it is cancelled: adds the figures of every group at each step."""
+    """Adds the figures of every group at each step, until it is cancelled."""
     counters: dict[str, _Counters] = {}
     while True:
         now = time.time()
@@ -108,7 +108,7 @@ async def record_series(looks: GroupLooks, store: SeriesStore) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """What only grows while a process lives: changes published, and those that each worker applied."""
+    """Counters that only grow while a process lives: changes published, and changes that each worker applied."""
 
     published: int | None
     applied: Mapping[str, int]
@@ -149,5 +149,5 @@ def _applied_rate(before: _Counters, now: _Counters) -> float | None:
 
 
 def _rate(before: int | None, now: int | None) -> float | None:
-    """None where a process began anew: its count did too."""
+    """Returns None if a process began again: its count did too."""
     return None if before is None or now is None or now < before else (now - before) / STEP_S
