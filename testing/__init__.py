@@ -1,6 +1,6 @@
-"""The contracts of sinks and of rules as tests, for whoever writes one: see docs/how-to/own-sink.md and own-rule.md.
+"""The contracts of sinks and of rules as tests, for their authors: see docs/how-to/own-sink.md and own-rule.md.
 
-    from pgsluice.testing import Promise, SinkContract
+from pgsluice.testing import Promise, SinkContract
 
     class TestOwnSink(SinkContract):
         promises = frozenset({Promise.EXACTLY_ONCE, Promise.COPIED_ROWS})
@@ -10,7 +10,7 @@
 
 What is documented here is public, as ``pgsluice`` itself is:
 
-    SinkContract                the tests; a class that inherits it says what its sink promises
+    SinkContract                the tests; a class that inherits it lists its sink's promises
     Promise                     what a sink may promise besides what every sink promises
     Destination, RefusingDestination
                                 what the fixture ``destination`` returns

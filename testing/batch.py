@@ -39,7 +39,7 @@ def with_definitions(sink: Sink, receipts: Iterable[Receipt], batch: Batch) -> I
 
 
 def apply_in(sink: Sink, batch: Batch, lane: Lane, cohort: frozenset[int]) -> Applied:
-    """Takes a batch of ``lane`` through the sink while the tables of ``cohort`` are behind the others."""
+    """Takes a batch of ``lane`` through the sink while the tables of ``cohort`` lag."""
     receipts = [replace(receipt, lane=lane, cohort=cohort) for receipt in write(sink, batch)]
     return sink.commit(receipts, STREAM_CREATED)
 

@@ -99,7 +99,7 @@ def table(
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one row. ``old`` is a whole row; ``old_kind`` says how much of it was sent."""
+    """One change of one row. ``old`` is a whole row; ``old_kind`` determines how much of it was sent."""
 
     table: Table
     operation: int
@@ -116,12 +116,12 @@ class Truncate:
 
 
 AnyChange = Change | Truncate | PublishedDefinition
-"""A definition stands for itself; in a stream it is alone in its message."""
+"""A change, a truncation, or a definition, which is alone in its message in a stream."""
 
 
 @dataclass(frozen=True)
 class TransactionPart:
-    """What of one transaction lies in a message."""
+    """The part of one transaction in a message."""
 
     changes: tuple[AnyChange, ...]
     commit_lsn: int
@@ -156,7 +156,8 @@ def transaction(
     first_ordinal: int = 1,
     commits: bool = True,
 ) -> TransactionPart:
-    """A whole transaction, unless ``first_ordinal`` says that it began before the message or ``commits`` that it goes on."""
+    """Returns a whole transaction, unless ``first_ordinal`` puts its begin before the message or ``commits`` is false
+    because it continues."""
     return TransactionPart(changes, commit_lsn, xid, committed_at, first_ordinal, commits)
 
 
@@ -186,7 +187,7 @@ def copied(sequence: int, table: Table, *rows: Row, snapshot: str = "first") -> 
 
 
 def restart(sequence: int, table: Table, snapshot: str = "second") -> CopiedRows:
-    """A message that says that the table is copied anew."""
+    """Returns a message that begins another copy of the table."""
     return CopiedRows(sequence, table, snapshot, 0, memoryview(b""), restarts=True)
 
 
@@ -231,7 +232,7 @@ def _placed(part: TransactionPart, first_change: int, end_change: int) -> Transa
 
 
 def _place(change: AnyChange, index: int, parts: list[Part], open_parts: dict[Table, TableChanges]) -> None:
-    # one kind alone: the two that stand between rows, which everything else is
+    # a single kind: the two that come between rows, which everything else is
     if isinstance(change, PublishedDefinition):
         open_parts.clear()
         parts.append(DefinitionChange(change, index))
@@ -262,7 +263,7 @@ def _append(part: TableChanges, index: int, change: Change) -> None:
 
 
 def _values(columns: Sequence[Sequence[Value]], column: int) -> list[Value]:
-    """Of a part that is being built here."""
+    """Returns the values of a part that is being built here."""
     values = columns[column]
     assert isinstance(values, list)
     return values

@@ -1,7 +1,7 @@
-"""What every sink promises of batches of changes (``worker.sinks.sink``), as tests.
+"""The promises of every sink about batches of changes (``worker.sinks.sink``), as tests.
 
-The changes are inserts, into a table without a key where the sink takes such, so that a change which is applied twice is there
-twice. Where the order of a key's changes matters, they are those of a table with one.
+The changes are inserts, into a table without a key if the sink takes such, so that a change which is applied twice
+shows twice. If the sequence of a key's changes matters, they are a keyed table's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChangesContract(TriedSink):
     """Needs a fixture ``destination``; ``sink`` is open."""
 
     def test_a_sink_has_the_abilities_that_it_promises_and_no_others(self, destination: Destination) -> None:
-        """What is there and not promised would not be tried."""
+        """An ability that is present and not promised would not be tested."""
         sink = destination.new_sink()
         assert isinstance(sink, RenumberedSink) is (Promise.RENUMBER in self.promises), "Promise.RENUMBER and renumber() differ"
         assert isinstance(sink, TwoLaneSink) is (Promise.CATCH_UP in self.promises), "Promise.CATCH_UP and keeps_catch_up differ"
@@ -128,7 +128,7 @@ class ChangesContract(TriedSink):
     def test_an_error_in_the_middle_of_a_partition_is_handed_on_and_delivers_nothing_of_it(
         self, destination: Destination, sink: Sink
     ) -> None:
-        """As when the broker does not answer while a task reads."""
+        """A case: the broker does not answer while a task reads."""
         apply(sink, self.batch([1]))
         (messages,) = self.batch([2, 3, 4], note=self.large_note)
         with pytest.raises(TransientError, match="does not answer"):
@@ -137,7 +137,7 @@ class ChangesContract(TriedSink):
         assert destination.delivered() == events(4)
 
     def test_a_partition_that_is_written_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
-        """As when Spark tries a task again, or runs two attempts: the driver sees the receipts of one."""
+        """A case: Spark tries a task again, or runs two attempts; the driver sees the receipts of one."""
         first, second = self.batch([1, 2], [3], note=self.large_note)
         write(sink, [first])
         receipts = write(sink, [first, second])
@@ -146,7 +146,7 @@ class ChangesContract(TriedSink):
         assert destination.delivered() == events(3)
 
     def test_a_batch_that_is_committed_twice_is_delivered_once(self, destination: Destination, sink: Sink) -> None:
-        """As when the worker could not tell whether a commit succeeded, and tries again."""
+        """A case: the worker does not know whether a commit succeeded, and tries again."""
         apply(sink, self.batch([1, 2], [3]))
         assert apply(sink, self.batch([1, 2], [3])) == position(3)
         assert destination.delivered() == events(3)
@@ -182,7 +182,7 @@ class ChangesContract(TriedSink):
     def test_of_two_processes_only_one_moves_the_position(
         self, destination: Destination, sink: Sink, successor: Sink, common: int
     ) -> None:
-        """As when a worker that was thought dead comes back; ``common`` batches were applied before."""
+        """A case: a worker that was considered dead comes back; ``common`` batches were applied before."""
         if common:
             apply(sink, self.batch([1]))
         assert successor.open().sequence == common
@@ -202,7 +202,7 @@ class ChangesContract(TriedSink):
         assert successor.open().sequence == 2
 
     def test_a_partition_without_messages_has_a_receipt(self, sink: Sink) -> None:
-        """As when all of them are left out, or are chunks of a message that began before."""
+        """A case: all of them are left out, or are chunks of a message that began before."""
         assert list(sink.writer().write(Partition(1, 1), iter(())))
         assert list(sink.writer().write_copied(Partition(1, 1), iter(())))
 

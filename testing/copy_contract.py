@@ -1,4 +1,4 @@
-"""What every sink promises of batches of rows that a copy read, as tests."""
+"""The promises of every sink about batches of copied rows, as tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a sink writes to, as the contract's tests see it."""
+"""The destination of a sink, for the contract's tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pgsluice.worker.sinks.sink import Sink
 
 class Destination(Protocol):
     def new_sink(self) -> Sink:
-        """A sink that is not open, like that of a process just started. All have the same worker name and destination."""
+        """Returns a sink that is not open, like a process's that has just started. All have the same worker name and
+        destination."""
         ...
 
     def delivered(self) -> list[int]:
-        """The ids of all rows of the table ``public.events`` that the destination holds, in the order in which they were
-        delivered, or of their ids where the destination knows no order. What was copied before its table was begun anew is not
-        among them."""
+        """Returns the ids of all rows of the table ``public.events`` that the destination holds, sorted as delivered,
+        or by id if the destination keeps no sequence. Rows copied before their table was begun again are not among
+        them."""
         ...
 
     def accounts(self) -> dict[int, str]:
@@ -26,5 +27,5 @@ class Destination(Protocol):
 
 class RefusingDestination(Destination, Protocol):
     def refuse(self, *events: int) -> None:
-        """From now on these events, by their ids, are not taken."""
+        """Makes the destination refuse these events, by their ids, from now on."""
         ...

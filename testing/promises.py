@@ -1,4 +1,4 @@
-"""What a sink may promise besides what every sink promises, and which tests ask for it."""
+"""Optional promises of a sink, and the tests of each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ASKS = "pgsluice_asks"
 
 
 class Promise(enum.Enum):
-    """``value`` says what is promised. Where the sink has it as an ability (``worker.sinks.abilities``), the contract holds one
-    against the other."""
+    """``value`` describes the promise. If the sink has it as an ability (``worker.sinks.abilities``), the contract
+    compares both."""
 
     EXACTLY_ONCE = "data and position are durable in one step: whatever dies when, no change is there twice"
     COPIED_ROWS = "rows that a copy read are delivered too"

@@ -1,4 +1,4 @@
-"""What a sink promises if its destination may refuse single changes."""
+"""The promises of a sink whose destination can refuse single changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RejectingContract(TriedSink):
     def test_refused_changes_are_named_and_the_rest_is_delivered(
         self, destination: RefusingDestination, sink: Sink, successor: Sink
     ) -> None:
-        """In as many passes over the batch as it takes; what was named is left out of those that follow."""
+        """Passes over the batch repeat; named changes are left out of later ones."""
         apply(sink, self.batch([1]))
         destination.refuse(5, 8)
         rejected: set[Position] = set()
@@ -47,7 +47,7 @@ class RejectingContract(TriedSink):
 
     @asks(Promise.REFUSALS)
     def test_rejected_changes_leave_the_position(self, destination: RefusingDestination, sink: Sink, successor: Sink) -> None:
-        """As when the worker is killed before it has made letters of them."""
+        """A case: the worker is killed before it has made dead letters of them."""
         apply(sink, self.batch([1]))
         destination.refuse(4)
         with pytest.raises(RejectedChanges):
@@ -57,7 +57,7 @@ class RejectingContract(TriedSink):
 
 
 def apply_until_told(sink: Sink, changes: Batch) -> Applied:
-    """As often as the sink wants to look closer."""
+    """Applies the changes as often as the sink raises WriteAgain."""
     while True:
         try:
             return apply(sink, changes)
@@ -66,7 +66,7 @@ def apply_until_told(sink: Sink, changes: Batch) -> Applied:
 
 
 def without(changes: MessageChanges, rejected: set[Position]) -> MessageChanges:
-    """``changes`` but for the rejected ones."""
+    """Returns ``changes`` without the rejected ones."""
     gone = {
         index
         for transaction in changes.transactions

@@ -1,4 +1,4 @@
-"""What a rule of one's own promises (``rules.own_transformation``), as tests."""
+"""The promises of a custom rule (``rules.own_transformation``), as tests."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class TransformationContract:
         assert not [each for each in made if "\0" in each], "PostgreSQL has no text with a NUL"
 
     def test_the_same_value_always_becomes_the_same(self, rule: Any) -> None:
-        """In whatever order values come: a row is found again by what its values became."""
+        """Values come in any sequence: a row is found again by its transformed values."""
         made = {value: rule.apply(value) for value in self.values}
         assert {value: rule.apply(value) for value in reversed(self.values)} == made
 
     @pytest.mark.parametrize("seed", ["1", "2"])
     def test_another_process_makes_the_same(self, rule: Any, seed: str) -> None:
-        """Where Python's ``hash`` of a text is another one."""
+        """Another process has another ``hash`` of a text."""
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         sent = pickle.dumps((rule, list(self.values)))
         done = subprocess.run([sys.executable, "-c", _ELSEWHERE], input=sent, capture_output=True, env=environment, check=False)

@@ -1,6 +1,6 @@
-"""The contract of a sink: all that it promises, asked of one class.
+"""The contract of a sink: the tests of all promises, for one class.
 
-Each promise has its tests in a module of its own; those of promises that the sink does not make are no tests of its class.
+Each promise has its tests in a separate module; tests of other promises are not part of its class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pgsluice.testing.two_lane_contract import TwoLaneContract
 
 
 class SinkContract(ChangesContract, CopyContract, TwoLaneContract, RejectingContract):
-    """Needs a fixture ``destination``, which returns a ``Destination``. A subclass says what it ``promises``."""
+    """Needs a fixture ``destination``, which returns a ``Destination``. A subclass lists what it ``promises``."""
 
     def __init_subclass__(cls, **parameters: Any) -> None:
         super().__init_subclass__(**parameters)

@@ -10,7 +10,7 @@ _NOBODY = "nats://nobody.invalid:4222"
 
 
 def worker_settings(name: str = "sink", group: str = "tests", **options: str) -> WorkerSettings:
-    """All options are as they are when nobody gives them, but for ``options``, by their names with underscores. A sink that keeps
-    its position with ``BucketPositions`` needs ``nats_url``."""
+    """Returns settings with the defaults of all options, except ``options``, by their names with underscores. A sink
+    that keeps its position with ``BucketPositions`` needs ``nats_url``."""
     given = {key.replace("_", "-"): text for key, text in options.items()}
     return make(WorkerSettings, load_given({"group": group, "name": name, "nats-url": _NOBODY} | given, WorkerSettings))

@@ -1,4 +1,4 @@
-"""Batches of events and accounts that sinks are tried with, and what must come of them."""
+"""Batches of events and accounts that sinks are tested with, and the expected results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgsluice.worker.sinks.sink import Applied
 
 EVENTS = table("public.events", "id bigint", "note text", key=(), identity=ReplicaIdentity.FULL)
 KEYED_EVENTS = table("public.events", "id bigint", "note text")
-"""For sinks that take no tables without a key."""
+"""A table for sinks that require keys."""
 
 ACCOUNTS = table("public.accounts", "id bigint", "note text")
 LARGE_NOTE = b"x" * 300_000  # several of these fill more than one receipt, and more than a receipt may carry inline
@@ -36,14 +36,14 @@ def events(last_sequence: int) -> list[int]:
 
 
 def position(sequence: int) -> Applied:
-    """Where the worker is after that message of ``batch``."""
+    """Returns the worker's position after that message of ``batch``."""
     return Applied(sequence, commit_lsn=1000 * sequence, committed_at=sequence, stream_created=STREAM_CREATED)
 
 
 def copied_batch(
     *partitions: Iterable[int], note: bytes = b"n", snapshot: str = "first", table: Table = EVENTS
 ) -> list[list[CopiedRows]]:
-    """The same events as those of ``batch``, in messages of the snapshot stream."""
+    """Returns the events of ``batch``, in messages of the snapshot stream."""
     return [
         [copied(n, table, (b"%d" % (2 * n), note), (b"%d" % (2 * n + 1), note), snapshot=snapshot) for n in sequences]
         for sequences in partitions
@@ -55,7 +55,7 @@ def copied_position(snapshot_sequence: int) -> Applied:
 
 
 def followed_accounts(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """What the objects of ``worker.sinks.lines.json_lines`` come to, in the order in which they were delivered."""
+    """Returns the accounts after the objects of ``worker.sinks.lines.json_lines``, in the delivered sequence."""
     notes: dict[int, str] = {}
     for line in lines:
         if line["table"] != ACCOUNTS.name:
@@ -67,8 +67,8 @@ def followed_accounts(lines: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 
 
 def counting_events(lines: Iterable[Mapping[str, Any]]) -> list[int]:
-    """The ids of the events in objects of ``worker.sinks.lines.json_lines``, but for rows copied before their table was begun
-    anew."""
+    """Returns the ids of the events in objects of ``worker.sinks.lines.json_lines``, without rows copied before their
+    table was begun again."""
     counting: list[Mapping[str, Any]] = []
     for line in lines:
         if line["operation"] == "RESTART":

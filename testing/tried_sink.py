@@ -18,8 +18,8 @@ from pgsluice.worker.sinks.sink import Sink
 
 
 class TriedSink:
-    """``large_note`` is a text of which several fill more than one receipt. ``taken_over`` is a pattern of what the sink says
-    when another process has moved its position."""
+    """``large_note`` is a text of which several fill more than one receipt. ``taken_over`` is a pattern of the sink's
+    error when another process has moved its position."""
 
     promises: ClassVar[frozenset[Promise]] = frozenset()
     large_note: ClassVar[bytes] = LARGE_NOTE
@@ -45,7 +45,7 @@ class TriedSink:
 
     @property
     def events_table(self) -> Table:
-        """Without a key a change that is applied twice is there twice."""
+        """A table, if possible without a key: a change that is applied twice shows twice there."""
         return EVENTS if Promise.TABLES_WITHOUT_KEYS in self.promises else KEYED_EVENTS
 
     def batch(self, *partitions: Iterable[int], note: bytes = b"n") -> Batch:

@@ -1,4 +1,4 @@
-"""What a sink promises if it keeps a second place in the stream, for tables that are behind the others (``TwoLaneSink``)."""
+"""The promises of a sink that keeps a second place in the stream, for lagging tables (``TwoLaneSink``)."""
 
 from __future__ import annotations
 
