@@ -257,7 +257,7 @@ _MODULES = {
     ),
     "worker.sinks.typed_rows": ("RowChange", "row_changes"),
 }
-"""Where the names above are, which a type checker reads and a program imports at their first use."""
+"""Modules of the names above, which a type checker reads and a program imports at their first use."""
 
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

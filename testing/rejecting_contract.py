@@ -24,7 +24,7 @@ class RejectingContract(TriedSink):
     def test_refused_changes_are_named_and_the_rest_is_delivered(
         self, destination: RefusingDestination, sink: Sink, successor: Sink
     ) -> None:
-        """Passes over the batch repeat; named changes are left out of later ones."""
+        """Repeats passes; named changes are left out of later ones."""
         apply(sink, self.batch([1]))
         destination.refuse(5, 8)
         rejected: set[Position] = set()

@@ -59,7 +59,7 @@ log = telemetry.logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Measurability:
-    """Whether this server shows this role all open transactions."""
+    """The conditions under which this server shows this role all open transactions."""
 
     is_primary: bool
     may_read: bool

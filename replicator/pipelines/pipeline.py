@@ -24,7 +24,8 @@ MOST_DEFAULT_TASKS = 4
 DEFAULT_RETRIES = 3
 DEFAULT_MAX_DEAD_LETTERS = 1000  # a worker's, too
 LEAST_WORK_MEM_KB = 64 * 1024
-"""With the server's default of 4 MB a join of 100,000 keys drops them as it goes, and reads each again for every row."""
+"""Minimum of work_mem: with the server's default of 4 MB a join of 100,000 keys drops them as it goes, and reads each
+again for every row."""
 
 
 class RunMode(enum.StrEnum):

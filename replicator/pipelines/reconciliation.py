@@ -35,7 +35,7 @@ from pgsluice.shared.wire.table import Column
 MOST_DELETES_SHARE = 0.1
 """Share of the target's rows: more deletes are probably a mistake."""
 FEW_DELETES = 10
-"""This number may be deleted whatever share it is."""
+"""Number of deletes that are allowed whatever share they are."""
 
 _TEXTS = ("text", "character varying")
 _TYPES = """

@@ -67,7 +67,7 @@ class Phase(enum.StrEnum):
 
 
 class Retry(enum.StrEnum):
-    """What happens next to a table that is ERRORED."""
+    """The next action for a table that is ERRORED."""
 
     NONE = "none"
     """No retry: it cannot be copied. An earlier version wrote it for tables that were dropped."""

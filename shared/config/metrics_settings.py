@@ -1,4 +1,4 @@
-"""How a process exports its metrics and its health."""
+"""Settings for the export of a process's metrics and health."""
 
 from __future__ import annotations
 

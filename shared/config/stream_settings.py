@@ -1,4 +1,4 @@
-"""How a group's streams are created."""
+"""Settings of a group's streams."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ PIPELINES_PLACES = Option(
 
 @settings
 class ReadingSettings:
-    """How a source is read; the pipeline defines the rest. ``schema`` resolves names of the query without one.
+    """Settings for reading a source; the pipeline defines the rest. ``schema`` resolves names of the query without one.
     ``placement`` is where its rows may be read. ``spark`` is for reading, as in WorkerSettings."""
 
     placement: PlacementSettings = part(PlacementSettings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class OverlapPolicy(enum.StrEnum):
-    """What happens to a tick while a run is active."""
+    """The treatment of a tick while a run is active."""
 
     SKIP = "skip"
     """The tick is recorded, and begins no run."""

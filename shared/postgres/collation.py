@@ -1,4 +1,4 @@
-"""How a collation compares, in a form that can be compared between two servers."""
+"""A collation's rules of comparison, in a form that can be compared between two servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a PostgreSQL server refuses a connection, in any language.
+"""Reasons of a PostgreSQL server for refusing a connection, in any language.
 
 The same refusal is the same error at the source and at the target.
 

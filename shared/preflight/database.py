@@ -1,4 +1,4 @@
-"""What a source and a target should have in common: encoding, collation, and user-defined types."""
+"""Properties that a source and a target should share: encoding, collation, and user-defined types."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Described(NamedTuple):
 
 
 class RangeReader:
-    """For a single thread. Raises TransientError when the brokers do not answer."""
+    """Use in a single thread. Raises TransientError when the brokers do not answer."""
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._topics = SourceTopics(cluster)

@@ -95,7 +95,7 @@ class _StoppedError(Exception):
 
 
 class RecordFetcher:
-    """For a single thread. Raises TransientError when the brokers do not answer."""
+    """Use in a single thread. Raises TransientError when the brokers do not answer."""
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._complaints = Complaints()

@@ -26,7 +26,7 @@ class _Sample:
 
 
 class RecordSizes:
-    """For a single thread. Raises TransientError when the brokers do not answer, HistoryError when records are gone."""
+    """Use in a single thread. Raises TransientError when the brokers do not answer, HistoryError when records are gone."""
 
     def __init__(self, cluster: KafkaSettings) -> None:
         self._fetcher = RecordFetcher(cluster)

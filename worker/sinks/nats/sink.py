@@ -70,7 +70,7 @@ class NatsSink:
         self._limits = limits_of(nats)
         self._state = PublishedState(self._worker, uuid.uuid4().hex)
         self._known = NOWHERE
-        """This worker's place when the stream was last known to hold it."""
+        """The worker's place when the stream was last known to hold it."""
         self._is_sure = True
         """True if it is known for all sent messages whether the stream holds them."""
         self._behind_since: float | None = None

@@ -81,8 +81,8 @@ def bulk_size(settings: SearchSinkSettings) -> RequestSize:
 
 
 class BulkDelivery:
-    """For a single thread, except ``halt``. ``pool`` has the connections; ``threads`` make the requests, which are of
-    ``size``."""
+    """Use in a single thread, except ``halt``. ``pool`` has the connections; ``threads`` make the requests, which are
+    of ``size``."""
 
     def __init__(
         self,

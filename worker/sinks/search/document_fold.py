@@ -127,7 +127,7 @@ class DocumentFold:
         self._emptied = emptied
         self._documents: dict[str, dict[RowId, Entry]] = {}
         self._left: dict[str, dict[RowId, At]] = {}
-        """By target: ids that rows left without their values, and when."""
+        """Ids, by target, that rows left without their values, and when."""
         self._firsts: dict[tuple[str, RowId], At] | None = {} if blames_first else None
         self.emptyings: list[Emptying] = []
         self.definitions: list[Defined] = []

@@ -117,7 +117,7 @@ def _take(count: list[int]) -> int:
 
 
 _sessions: list[tuple[SearchSinkSettings, TaskSession]] = []
-"""This process's session, one at most."""
+"""The process's session, one at most."""
 
 
 def process_session(settings: SearchSinkSettings) -> TaskSession:

@@ -22,7 +22,7 @@ WAITING_REQUESTS = 2  # of each lane, after the one under way: enough to keep it
 
 
 class Lanes:
-    """For a single thread. A lane that fails stops all of them; the call that notices it raises the error that was
+    """Use in a single thread. A lane that fails stops all of them; the call that notices it raises the error that was
     first."""
 
     def __init__(self, senders: Sequence[RequestSender], pause: Pause, waits: LaneWaits) -> None:

@@ -20,8 +20,8 @@ from pgsluice.worker.sinks.webhook.placed_lines import CHANGES, PARTS, PlacedLin
 from pgsluice.worker.sinks.webhook.request import is_barrier
 
 FEW_REFUSALS = 10
-"""After so many refusals of OF_PLACE in one pass the receiver may be judged at fault; after MOST_REFUSALS if there are
-others among them. So a receiver that refuses everything is not tried change by change."""
+"""Number of refusals of OF_PLACE in one pass after which the receiver may be judged at fault; after MOST_REFUSALS if
+there are others among them. So a receiver that refuses everything is not tried change by change."""
 OF_PLACE = frozenset({401, 402, 403, 404, 405, 407, 410, 421, 426, 451})
 """Statuses that speak of the URL or of who sends, not of what is sent."""
 

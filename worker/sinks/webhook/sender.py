@@ -102,7 +102,7 @@ class Pause:
 
 
 class RequestSender:
-    """For a single thread, except ``abort``."""
+    """Use in a single thread, except ``abort``."""
 
     def __init__(
         self,

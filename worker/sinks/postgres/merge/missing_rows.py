@@ -38,7 +38,8 @@ class MissingRowPolicy:
     correct, and only counted."""
 
     def __init__(self, on_missing_row: str, *, is_replay: bool) -> None:
-        """In a replay a change is refused instead of ending the worker: the process that replays it must not end."""
+        """Sets the policy. In a replay a change is refused instead of ending the worker: the process that replays it
+        must not end."""
         on_missing = OnMissing(on_missing_row)
         self._on_missing = OnMissing.DEAD_LETTER if is_replay and on_missing is OnMissing.STOP else on_missing
         self._may_leave_out: MayLeaveOut = lambda _oid, _source: False

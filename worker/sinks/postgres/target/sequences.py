@@ -84,8 +84,9 @@ def owned_sequences(connection: Connection, columns: Sequence[str], oid: int) ->
 
 
 def lacks_sequence(table: Table, sequences: Iterable[OwnedSequence]) -> bool:
-    """Whether a column of the target may need a sequence to take over from the source: one that is an identity column
-    there, or a whole number that is the key on its own, as serial columns are (the stream does not contain defaults)."""
+    """Returns whether a column of the target may need a sequence to take over from the source: one that is an identity
+    column there, or a whole number that is the key on its own, as serial columns are (the stream does not contain
+    defaults)."""
     owned = {sequence.column for sequence in sequences}
     serial = [i for i in table.key if len(table.key) == 1 and table.columns[i].type_oid in _WHOLE_NUMBERS]
     identity = [i for i, column in enumerate(table.columns) if column.identity]

@@ -25,7 +25,7 @@ from pgsluice.worker.sinks.search.mapping import base_type, numeric_modifiers, u
 _INTEGERS = frozenset({"smallint", "integer", "bigint", "oid"})
 _TEXTS = frozenset({"text", "character varying", "citext"})
 _PLAIN = frozenset({"uuid", "inet", "cidr", "macaddr", "name", "xml"})
-"""In addition to enums: types whose text is what a cast to text gives."""
+"""Types, besides enums, whose text is the result of a cast to text."""
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
 
 
