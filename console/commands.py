@@ -171,7 +171,7 @@ def dead_discard(context: click.Context, positions: tuple[str, ...], worker: str
     """Remove dead letters permanently: their changes are never applied. Rows without dead letters are no longer blocked."""
     settings = load_settings(context, GroupSettings)
     if not yes:
-        confirm("discard", "Remove these dead letters for good?")
+        confirm("discard", "Remove these dead letters permanently?")
     from pgsluice.console.dead import Selection, discard
 
     discard(settings, Selection(worker, positions, every))
@@ -194,10 +194,10 @@ def forget(context: click.Context, worker: str, halt: bool, dead_letters: bool, 
     available again.
     """
     if bool(worker) == halt:
-        raise UsageError("what is to be forgotten is not said", "give either --worker NAME or --halt")
+        raise UsageError("no option names the state to forget", "give either --worker NAME or --halt")
     settings = load_settings(context, GroupSettings)
     if not yes:
-        what = f"worker '{worker}'" if worker else "what the replicator found"
+        what = f"worker '{worker}'" if worker else "the findings of the replicator"
         confirm("forget", f"Forget {what} of group '{settings.group}'?")
     from pgsluice.console.forget import forget_halt, run
 

@@ -53,6 +53,6 @@ async def _note(settings: SourceTablesSettings, tables: Sequence[TablePattern]) 
     try:
         for table in tables:
             await note_table(source, names, table)
-            log.info("the definition is noted", table=f"{table.schema}.{table.name}")
+            log.info("the table's definition is recorded", table=f"{table.schema}.{table.name}")
     finally:
         await source.close()

@@ -84,7 +84,7 @@ def accept_definitions(settings: GroupSettings, named: str, worker: str) -> None
     names nothing, TransientError when NATS does not answer."""
     positions = asyncio.run(_accept(settings, named, worker))
     log.info(
-        "accepted; a worker that stopped for it goes on when it is started",
+        "accepted; a worker that stopped for it continues when it is started",
         positions=", ".join(map(str, positions)),
         worker=worker or "all",
     )

@@ -29,7 +29,7 @@ from pgsluice.worker.dead_letters.blocked_letters import BlockedLetters
 from pgsluice.worker.dead_letters.letter import changes_of
 from pgsluice.worker.sinks.lines.json_lines import encode_lines
 
-_STAYS = "the request stands, and the worker replays them when it is started again"
+_STAYS = "the request stays stored, and the worker replays them when it is started again"
 
 log = telemetry.logger(__name__)
 
@@ -56,7 +56,7 @@ class Selection:
             raise UsageError(f"there is no dead letter {min(missing)}", "see 'pgsluice dead list'")
         workers = sorted({stored.letter.worker for stored in named})
         if len(workers) > 1:
-            raise UsageError(f"workers {' and '.join(workers)} have such letters", "give --worker")
+            raise UsageError(f"workers {' and '.join(workers)} have such dead letters", "give --worker")
         return named
 
 
@@ -142,12 +142,12 @@ async def _wait_for_outcome(stream: DeadLetterStream, bucket: StateBucket, asked
         log.info("replay came to an end", applied=len(places) - len(left), refused_again=len(left))
     elif late:
         raise TransientError(
-            f"the replay has not come to an end in {wait_s:g} s: {described(late)}", "see that it runs; the request stands"
+            f"the replay has not come to an end in {wait_s:g} s: {described(late)}", "see that it runs; the request stays stored"
         )
     else:
         raise TransientError(
             f"the pipeline has read none of the rows again in {wait_s:g} s",
-            "its next run does: 'pgsluice run'; the request stands",
+            "its next run does: 'pgsluice run'; the request stays stored",
         )
 
 

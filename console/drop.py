@@ -89,7 +89,7 @@ async def _drop_from_source(settings: PostgresSettings, names: GroupNames) -> li
         source = await Source.connect(settings)
     except (UsageError, TerminalError, TransientError) as error:
         raise type(error)(
-            error.fact, f"{error.remedy}; if this source is gone for good, --nats-only removes what the group has in NATS"
+            error.fact, f"{error.remedy}; if this source is gone permanently, --nats-only removes the group's objects in NATS"
         ) from None
     remains: list[PgsluiceError] = []
     try:
@@ -111,7 +111,7 @@ async def _check_group(source: Source, names: GroupNames) -> None:
             check_owner(publication, names)
         await find_capture(source, names)
     except UsageError as error:
-        remedy = "give the group's own spelling; --nats-only removes what this spelling has in NATS"
+        remedy = "give the group's own spelling; --nats-only removes the objects of this spelling in NATS"
         raise UsageError(error.fact, remedy) from None
     slot = await find_slot(source, names)
     if slot is not None and slot.plugin == PLUGIN:
@@ -126,7 +126,7 @@ async def _remove_slot(source: Source, names: GroupNames) -> None:
 async def _remove_capture(source: Source, names: GroupNames) -> None:
     """Removes the capture; call it before dropping the publication, which it would report."""
     existed = await remove_capture(source, names)
-    log.info("capture of definitions is removed", existed=existed)
+    log.info("capture of schema changes is removed", existed=existed)
 
 
 async def _remove_publication(source: Source, names: GroupNames) -> None:
@@ -138,8 +138,8 @@ async def _drop_from_nats(settings: NatsSettings, names: GroupNames, *, source_i
     try:
         client = await connect(settings, f"pgsluice drop {names.group}")
     except (TerminalError, TransientError) as error:
-        so_far = "what the group had at the source is dealt with; " if source_is_done else ""
-        remedy = f"{error.remedy}; {so_far}if this NATS is gone for good, --source-only is all there is to do"
+        so_far = "the group's objects at the source are done;  " if source_is_done else ""
+        remedy = f"{error.remedy}; {so_far}if this NATS is gone permanently, use --source-only alone"
         raise type(error)(error.fact, remedy) from None
     try:
         for stream in (ChangeStream(client, names), SnapshotStream(client, names), DeadLetterStream(client, names)):

@@ -53,7 +53,7 @@ async def _forget_halt(settings: GroupSettings) -> None:
         bucket = StateBucket(client, names)
         if not await bucket.exists() or not await lift_halt(bucket):
             raise UsageError(f"nothing keeps the replicator of group {names.group!r} from starting", "check group and nats-url")
-        log.info("the replicator may start again; it compares source and stream anew", group=names.group)
+        log.info("the replicator may start again; it compares source and stream again", group=names.group)
 
 
 async def _forget(settings: GroupSettings, worker: str, *, dead_letters: bool) -> None:
@@ -74,7 +74,7 @@ async def forget_worker(client: Client, group: str, worker: str, *, dead_letters
     await bucket.delete(lease_key(worker))
     log.info("worker is forgotten; messages wait for it no more", worker=worker, removed=", ".join(removed) or "its lease")
     await _settle_letters(DeadLetterStream(client, names), worker, remove=dead_letters)
-    log.info("what the worker keeps beside its output is left as it is: a row of pgsluice.applied, or a position file")
+    log.info("the position that the worker stores with its output is not removed: a row of pgsluice.applied, or a position file")
 
 
 def _keys(worker: str) -> list[str]:

@@ -183,9 +183,9 @@ def judge(worker: str, lags: list[Lag], limit: LagLimit) -> WorkerLag:
     """Judges by the worker's position with the largest lag."""
     lag = max(lags, key=lambda each: (each.messages is None, each.messages or 0))
     if lag.messages is None:
-        return WorkerLag(worker, None, None, None, False, "how far it is behind is not known: it is bound to another stream")
+        return WorkerLag(worker, None, None, None, False, "its lag is not known: it is bound to another stream")
     if lag.seconds is None or lag.bytes is None:
-        reason = f"{lag.messages} messages behind, and the first of them is gone from the stream"
+        reason = f"{lag.messages} messages of lag, and the first of them is gone from the stream"
         return WorkerLag(worker, lag.messages, None, None, False, reason)
     excess = [f"more than {limit.seconds:g} s"] if lag.seconds > limit.seconds else []
     if limit.messages is not None and lag.messages > limit.messages:

@@ -287,9 +287,9 @@ def _state_lines(unit: UnitState | None) -> Iterator[str]:
 
 def _definition_lines(status: GroupStatus) -> Iterator[str]:
     if status.forged_definitions:
-        yield f"             FORGED {status.forged_definitions} messages about definitions: somebody else emitted them"
+        yield f"             FORGED {status.forged_definitions} unsigned DDL messages: another program emitted them"
     if status.missed_definitions:
-        yield f"             MISSED {status.missed_definitions} definitions: tables were altered, and nothing told of it"
+        yield f"             MISSED {status.missed_definitions} untracked schema changes: no trigger reported them"
 
 
 def _stream_line(state: StreamState | None) -> str:

@@ -38,7 +38,7 @@ PROGRESS_INTERVAL_S = 5.0
 _COPYING = (OrderVerb.ADD, OrderVerb.RECOPY, OrderVerb.RETRY)
 """Commands that wait for copies."""
 
-_START = "start the replicator, which carries it out; --no-wait gives an order without waiting"
+_START = "start the replicator, which executes it; --no-wait sends the request without waiting"
 
 log = telemetry.logger(__name__)
 
@@ -77,7 +77,7 @@ async def _order(settings: GroupSettings, wish: Wish) -> None:
         await check_takes_orders(bucket)
         number = await give_order(bucket, wish.verb, wish.tables, without_copy=wish.without_copy)
         if wish.wait_s is None:
-            log.info("the order is given; see 'pgsluice tables list'", order=wish.verb.value, tables=",".join(wish.tables))
+            log.info("the request is stored; see 'pgsluice tables list'", order=wish.verb.value, tables=",".join(wish.tables))
             return
         deadline = time.monotonic() + wish.wait_s
         done = await _done(bucket, number, wish.wait_s)
@@ -96,13 +96,14 @@ async def check_takes_orders(bucket: StateBucket) -> None:
     publisher = None if record is None else record.value.publishing_worker
     if publisher is not None:
         raise UsageError(
-            f"worker '{publisher[1]}' of group '{publisher[0]}' publishes group '{group}', which has no replicator for orders",
-            f"give the order to group '{publisher[0]}'",
+            f"worker '{publisher[1]}' of group '{publisher[0]}' publishes group '{group}', which has no replicator to"
+            " execute requests",
+            f"send the request to group '{publisher[0]}'",
         )
     pipeline = await load_pipeline(bucket)
     if pipeline is not None:
         raise UsageError(
-            f"group '{group}' is that of SQL pipeline '{pipeline.pipeline}', and has no replicator for orders",
+            f"group '{group}' is that of SQL pipeline '{pipeline.pipeline}', and has no replicator that executes requests",
             f"'pgsluice run {pipeline.pipeline} --full' reads all of its rows again",
         )
 
@@ -127,8 +128,8 @@ async def _done(bucket: StateBucket, number: int, wait_s: float) -> TableOrder:
         reports = await read_reports(bucket)  # the replicator no longer waits for a worker that was forgotten
         return [*(worker_unit(worker) for worker in found.waits_for if worker in reports), REPLICATOR_UNIT]
 
-    stays = "the order stays, and the replicator carries it out as soon as it can"
-    wait = UnitWait(bucket, undone="and the order is not carried out", stays=stays, wait_s=wait_s)
+    stays = "the request stays stored, and the replicator executes it as soon as possible"
+    wait = UnitWait(bucket, undone="and the request is not executed", stays=stays, wait_s=wait_s)
     if (late := await wait.until(look)) is not None:
         raise _not_done(found, described(late))
     return found
@@ -137,21 +138,19 @@ async def _done(bucket: StateBucket, number: int, wait_s: float) -> TableOrder:
 async def _load_order(bucket: StateBucket, number: int) -> TableOrder:
     found = (await ORDERS.load(bucket)).order(number)
     if found is None:
-        raise TransientError(f"what became of order {number} is not known any more", "see 'pgsluice tables list'")
+        raise TransientError(f"the result of request {number} is not known any more", "see 'pgsluice tables list'")
     return found
 
 
 def _not_done(order: TableOrder, waited_for: str) -> TransientError:
     if not order.taken_at:
-        return TransientError(f"the order is given, and no replicator of the group has taken it up: {waited_for}", _START)
+        return TransientError(f"the request is stored, and no replicator of the group has accepted it: {waited_for}", _START)
     if order.waits_for:
         return TransientError(
-            f"the order waits until every worker has applied what it holds of these tables: {waited_for}",
-            "start the workers, or run 'pgsluice forget' for one that does not come back",
+            f"the request waits until every worker has applied the changes of these tables: {waited_for}",
+            "start the workers, or run 'pgsluice forget' for a worker that does not come back",
         )
-    return TransientError(
-        f"the replicator is still at it: {waited_for}", "see 'pgsluice tables list'; its log says what it waits for"
-    )
+    return TransientError(f"the replicator is still at it: {waited_for}", "see 'pgsluice tables list'; its log shows the reason")
 
 
 class _FollowedCopies:
@@ -174,7 +173,7 @@ class _FollowedCopies:
         wait = UnitWait(self._bucket, undone="and the copy is not finished", stays=stays, wait_s=wait_s)
         if (late := await wait.until(self._look)) is not None:
             names = ", ".join(record.qualified_name for record in self._followed.values())
-            raise TransientError(f"the copy of {names} goes on: {described(late)}", "see 'pgsluice tables list'")
+            raise TransientError(f"the copy of {names} continues: {described(late)}", "see 'pgsluice tables list'")
         if self._lost:
             raise TerminalError(f"not copied: {', '.join(self._lost)}", "see above")
 
@@ -323,7 +322,7 @@ def format_tables(tables: Sequence[ListedTable], orders: Sequence[TableOrder]) -
     for waiting in orders:
         state = "is carried out" if waiting.taken_at else "waits for the replicator"
         if waiting.waits_for:
-            state = f"waits until these workers have applied what there is of it: {', '.join(waiting.waits_for)}"
+            state = f"waits until these workers have applied its changes: {', '.join(waiting.waits_for)}"
         shown.append(
             f"order {waiting.number}: {waiting.verb} {' '.join(waiting.tables)} {state}, since {waiting.ordered_at[:19]}"
         )

@@ -26,7 +26,7 @@ class SinkGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             sinks = ", ".join(self.list_commands(ctx))
-            raise UsageError(f"there is no sink '{args[0]}'", f"the sinks are {sinks}; name one of your own as module:Class")
+            raise UsageError(f"there is no sink '{args[0]}'", f"the sinks are {sinks}; name a custom one as module:Class")
         return super().resolve_command(ctx, args)
 
 

@@ -354,7 +354,7 @@ class Assembler:
         if last is None or commit_lsn < last.commit_lsn:
             return
         if commit_lsn > last.commit_lsn:
-            raise self._foreign_history(f"goes on with the transaction that commits at {format_lsn(commit_lsn)}")
+            raise self._foreign_history(f"continues with the transaction that commits at {format_lsn(commit_lsn)}")
         if anchor is not None and begin_transaction(begin) != (anchor.xid, anchor.committed_at):
             raise self._foreign_history("has another transaction there")
         self._is_due = False
@@ -363,8 +363,8 @@ class Assembler:
         last = self._published.last
         assert last is not None
         return HistoryError(
-            f"the stream holds the transaction that committed at {format_lsn(last.commit_lsn)}, the source {found}: it went back "
-            "in its history (a failover, a restored backup or disk), and what was published since then never happened there",
+            f"the stream holds the transaction that committed at {format_lsn(last.commit_lsn)}, the source {found}: its history "
+            "went back (a failover, a restored backup or disk), so the source lacks transactions that are published",
             START_AGAIN,
         )
 
@@ -439,7 +439,7 @@ class Assembler:
             raise WireError("the server committed a transaction that it did not begin")
         if self._is_continued and not self._holds_open_transaction:
             raise TerminalError(
-                f"the transaction at {self._published.last} ends where the stream says that it goes on",
+                f"the transaction at {self._published.last} ends at a position where the stream continues it",
                 "the source is not the one that was published from; run 'pgsluice drop' and start again",
             )
         begin, self._begin = self._begin, None

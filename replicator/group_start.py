@@ -221,7 +221,7 @@ class FirstStart:
         if failures:
             _say_left(failures)
         elif removals:
-            log.info("what this first start made is removed again", group=self.names.group)
+            log.info("the objects of this first start are removed", group=self.names.group)
 
     async def _removals(self, client: Client, source: PostgresSettings, made: MadeAtSource) -> list[Removal]:
         bucket = StateBucket(client, self.names)
@@ -252,7 +252,7 @@ class FirstStart:
 
 def _say_left(reasons: Sequence[PgsluiceError]) -> None:
     text = "; ".join(str(reason) for reason in reasons)
-    log.warning("what this first start made could not be removed: run 'pgsluice drop'", reason=text)
+    log.warning("the objects of this first start could not be removed: run 'pgsluice drop'", reason=text)
 
 
 async def _failure(removal: Removal) -> PgsluiceError | None:

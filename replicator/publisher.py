@@ -246,7 +246,7 @@ class Publisher:
 
     def _check_overdue(self) -> None:
         if self._client.is_closed:
-            self._fatal = TransientError("the connection to NATS is closed", "it is made again", Cause.NATS)
+            self._fatal = TransientError("the connection to NATS is closed", "it is opened again", Cause.NATS)
         reconnects = self._client.stats["reconnects"]
         if reconnects != self._reconnects:
             self._reconnects = reconnects
@@ -283,7 +283,7 @@ class Publisher:
                 return
             except CLIENT_ERRORS as error:
                 if self._client.is_closed:
-                    raise TransientError("the connection to NATS is closed", "it is made again", Cause.NATS) from None
+                    raise TransientError("the connection to NATS is closed", "it is opened again", Cause.NATS) from None
                 log.warning("NATS does not answer, waiting", reason=type(error).__name__)
                 await asyncio.sleep(_CHECK_INTERVAL_S)
 
@@ -306,7 +306,7 @@ class Publisher:
         if state is None or state.last_sequence != last_acknowledged:
             raise TransientError(
                 f"stream {self._stream.name} does not end at the last acknowledged message",
-                "publishing starts again from what the stream holds",
+                "publishing starts again from the end of the stream",
                 Cause.NATS,
             )
 
@@ -326,8 +326,8 @@ class Publisher:
             self._fail("JetStream has a message with that id")
         elif content["seq"] != sequence:
             self._fatal = TransientError(
-                f"stream {self._stream.name} holds a message of ours at sequence {content['seq']} instead of {sequence}",
-                "publishing starts again from what the stream holds",
+                f"stream {self._stream.name} has a message of this group at sequence {content['seq']} instead of {sequence}",
+                "publishing starts again from the end of the stream",
                 Cause.NATS,
             )
             self._work.set()
@@ -355,7 +355,7 @@ class Publisher:
         elif is_passing_answer(error):
             self._fail(f"JetStream refused a message: {text} (error {code})")
         else:
-            self._fatal = publish_error(self._stream.name, error, "nothing is lost, the source keeps its WAL")
+            self._fatal = publish_error(self._stream.name, error, "nothing is lost, the source retains WAL")
             self._work.set()
 
     def _log_full_stream(self, text: str) -> None:
@@ -363,7 +363,7 @@ class Publisher:
         if now - self._full_logged_at >= FULL_STREAM_REMINDER_S:
             self._full_logged_at = now
             log.error(
-                "stream is full, waiting while the source keeps its WAL: start the workers or raise stream-max-bytes",
+                "stream is full, waiting while the source retains WAL: start the workers or raise stream-max-bytes",
                 stream=self._stream.name,
                 answer=text,
             )
@@ -389,7 +389,7 @@ def _foreign_message(stream: str, sequence: int, message_id: str, id_prefix: str
     if message_id.startswith(id_prefix):
         return TransientError(
             f"another replicator of this group wrote sequence {sequence} of stream {stream}",
-            "publishing starts again from what the stream holds; run only one replicator for a group",
+            "publishing starts again from the end of the stream; run only one replicator for a group",
             Cause.NATS,
         )
     return TerminalError(
@@ -400,6 +400,6 @@ def _foreign_message(stream: str, sequence: int, message_id: str, id_prefix: str
 
 def _another_payload(stream: str, sequence: int, message_id: str) -> PgsluiceError:
     return TerminalError(
-        f"sequence {sequence} of stream {stream} has the id {message_id} of one of our messages, and another content",
+        f"sequence {sequence} of stream {stream} has the id {message_id} of one of this group's messages, and other content",
         "find out who publishes to its subject, then run 'pgsluice drop' and start again",
     )

@@ -328,6 +328,6 @@ class Feedback:
         if self._receiver.silence_s() > self._silence_limit_s:
             raise TransientError(
                 f"the source has been silent for {self._silence_limit_s:g} s",
-                "the connection is given up and made again",
+                "the connection is closed and opened again",
                 Cause.SOURCE,
             )

@@ -127,7 +127,7 @@ class Replicator:
             calls.append(self._copy_beside(self._snapshot))
         self._stopping.parts = len(calls)
         reporting = lasting("the report of this process", self._report.run())
-        obeying = lasting("the look at what is desired", self._desired.follow())
+        obeying = lasting("the check of the desired state", self._desired.follow())
         showing = lasting("the watch for metrics", self._vitals.run())
         alerting = lasting("the alerts", self._alert())
         await run_until_first([run_until_all(calls), reporting, obeying, showing, alerting])
@@ -232,7 +232,7 @@ class Replicator:
         try:
             await note_halt(StateBucket(self._client, self._run.names), error)
         except TransientError as failure:
-            log.warning("what was found could not be recorded; the next start finds it again", reason=str(failure))
+            log.warning("the findings could not be recorded; the next start finds them again", reason=str(failure))
 
     async def undo_first_start(self) -> None:
         """Does nothing once the group exists."""
@@ -262,7 +262,7 @@ class Replicator:
                 return
             if not self._streams:
                 self._begin_work()
-                following = lasting("the look at the copy", self._follow_copy(self._run.copy))
+                following = lasting("the check of the copy", self._follow_copy(self._run.copy))
                 await run_until_first([self._snapshot.run(end), following])
                 return
         opening = open_session(self._run, client)

@@ -41,7 +41,9 @@ async def find_resume_point(stream: ChangeStream, state: StreamState, id_prefix:
     if state.last_sequence == 0:
         return _beginning(slot_flushed, StreamEnd(0, 0, 0, slot_flushed))
     if state.messages == 0:
-        raise TerminalError(f"stream {stream.name} was emptied by somebody: what was published last is not known", START_AGAIN)
+        raise TerminalError(
+            f"stream {stream.name} was emptied by another client: its last published position is not known", START_AGAIN
+        )
     last = await _message(stream, state.last_sequence)
     newest = _decode(stream, last, id_prefix)
     complete, headers = await _last_complete(stream, last, newest, id_prefix)
@@ -87,6 +89,6 @@ def _decode(stream: ChangeStream, message: StoredMessage, id_prefix: str) -> Mes
     if not message.headers.get(ID_HEADER, "").startswith(id_prefix):
         raise TerminalError(
             f"message {message.sequence} of stream {stream.name} was not published from this source and slot",
-            f"find out what writes into it, then {START_AGAIN}",
+            f"find out which program writes into it, then {START_AGAIN}",
         )
     return MessageHeaders.decode(message.headers)

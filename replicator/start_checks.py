@@ -45,12 +45,12 @@ async def check_streaming_alone(bucket: StateBucket) -> None:
     if snapshot.mode is CopyMode.COPY:
         raise UsageError(
             "this group was copied with --copy; the changes since then are not known",
-            f"to copy and go on with the changes, {START_AGAIN} and --copy-and-stream",
+            f"to copy and continue with the changes, {START_AGAIN} and --copy-and-stream",
         )
     if snapshot.state is CopyState.RUNNING:
         raise UsageError(
             "the copy of this group's tables is not finished",
-            "start with --copy-and-stream, which finishes it, or run 'pgsluice drop' to begin anew with --stream",
+            "start with --copy-and-stream, which finishes it, or run 'pgsluice drop' to start over with --stream",
         )
 
 
@@ -126,7 +126,7 @@ def check_agreement(
     ``created_lsn`` is where the slot began: LSNs confirmed beyond that must be in the stream or in the record.
     """
     if recorded is not None and recorded.stream_created != state.created:
-        raise HistoryError(f"stream {stream_name} was deleted and made again: published changes are gone", START_AGAIN)
+        raise HistoryError(f"stream {stream_name} was deleted and created again: published changes are gone", START_AGAIN)
     if recorded is not None and recorded.stream_sequence > state.last_sequence:
         raise HistoryError(
             f"stream {stream_name} ends at {state.last_sequence}, but had acknowledged {recorded.stream_sequence}: "
@@ -138,7 +138,7 @@ def check_agreement(
     if slot.confirmed_flush_lsn > known:
         raise HistoryError(
             f"replication slot {slot.name} is at {slot.confirmed_flush}, but stream {stream_name} ends at {format_lsn(known)}: "
-            "the broker lost data, or somebody moved or recreated the slot",
+            "the broker lost data, or another client moved or recreated the slot",
             START_AGAIN,
         )
 
@@ -164,8 +164,8 @@ def _check_source_history(
     if timeline != identity.timeline and (switch_point is None or known > switch_point):
         left = "at an unknown place" if switch_point is None else f"at {format_lsn(switch_point)}"
         raise HistoryError(
-            f"the source left timeline {timeline} {left} for timeline {identity.timeline}, and stream {stream_name} holds what "
-            f"was committed on timeline {timeline} up to {format_lsn(known)}: what lies between never happened on the new one",
+            f"the source left timeline {timeline} {left} for timeline {identity.timeline}, and stream {stream_name} contains "
+            f"transactions of timeline {timeline} up to {format_lsn(known)}: those in between do not exist on the new one",
             f"{START_AGAIN}; with synchronized_standby_slots set at the source a failover slot is never ahead of its standby",
         )
     if known > identity.wal_end:

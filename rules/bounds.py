@@ -64,7 +64,7 @@ class RuleBudget:
     def check(self) -> None:
         """Raises BudgetSpentError when the time is over."""
         if self._clock() >= self._ends_at:
-            reason = f"the rules took more than {self._seconds:.1f} s for one message of the stream"
+            reason = f"the rules needed more than {self._seconds:.1f} s for a message of the stream"
             raise BudgetSpentError(reason, is_time=True)
 
     def grow(self, size: int) -> None:

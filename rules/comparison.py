@@ -52,7 +52,7 @@ class Comparison:
             ordering = ordering.ignoring_case()
         if not ordering.has_order and self.operator not in _EQUALITY:
             raise ValueError(
-                f"column '{self.column}' is {column.type_name}, whose order is not known"
-                " (of an enum, list the labels: 'order: [a, b]')"
+                f"column '{self.column}' is {column.type_name}, which has no known sort order"
+                " (for an enum, list the labels: 'order: [a, b]')"
             )
         return ordering

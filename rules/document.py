@@ -75,7 +75,7 @@ def open_document(path: str, kind: str, text: str | None = None, most: Extent = 
         line = line_of(root) if root else 1
         raise UsageError(f"{path}:{line}: not a mapping of keys to values", f"docs/how-to/{kind.split()[0]}.md shows a {kind}")
     for key, first_line in document.repeated:
-        problems.add(line_of(key), "", f"{key.value} is there twice (see line {first_line})")
+        problems.add(line_of(key), "", f"{key.value} occurs twice (see line {first_line})")
     return YamlMapping(root, "", problems), problems
 
 

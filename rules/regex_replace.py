@@ -157,9 +157,7 @@ def strangers_regex_replace(pattern: str, replace: str, time_limit_ms: int = TIM
             f"pattern '{_shortened(pattern)}' is too large with its repetitions written out (repeat less, or shorter groups)"
         )
     if not _is_re2(pattern, ()):
-        raise ValueError(
-            f"pattern '{_shortened(pattern)}' is not in RE2's syntax, and only a worker's own rules file may hold others"
-        )
+        raise ValueError(f"pattern '{_shortened(pattern)}' is not in RE2's syntax, and only a worker's rules file can use others")
     made = regex_replace(pattern, replace, time_limit_ms)
     if not _is_re2(pattern, made.parts):
         raise ValueError(f"replace '{_shortened(replace)}' uses a group beyond {_RE2_GROUPS}, which RE2 does not have")
@@ -189,7 +187,7 @@ def _group_number(pattern: str, name: str) -> int:
     try:
         return int(_compiled(pattern).groupindex[name])
     except (KeyError, regex.error):
-        raise ValueError(f"the pattern has no group '{name}' (write '${{1}}{name}' for group 1 and a text behind it)") from None
+        raise ValueError(f"the pattern has no group '{name}' (write '${{1}}{name}' for group 1 and a text after it)") from None
 
 
 @lru_cache(maxsize=256)

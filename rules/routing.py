@@ -227,7 +227,7 @@ class Routing:
             for name in sorted(taken.get(place, frozenset()) - {own}):
                 raise TerminalError(
                     f"table '{table.qualified_name}' would go to '{'.'.join(place)}', where '{'.'.join(name)}' goes",
-                    "give one of them a route to another place, or take it out of the group, and start the worker again",
+                    "give one of the tables a route to another place, or remove it from the group, and start the worker again",
                 )
 
 

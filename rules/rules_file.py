@@ -196,7 +196,7 @@ def _empty_deletes(rule: YamlMapping, parameters: YamlMapping | None) -> bool | 
     own = rule.switch("allow_empty_deletes")
     among = parameters.switch("allow_empty_deletes") if parameters is not None else None
     if own is not None and among is not None and own is not among:
-        rule.problem("allow_empty_deletes says one thing here and another among the parameters", "allow_empty_deletes")
+        rule.problem("allow_empty_deletes has one value here and another in the parameters", "allow_empty_deletes")
     return own if own is not None else among
 
 
@@ -296,7 +296,7 @@ def _condition(mapping: YamlMapping) -> Condition | None:
 def _composition(mapping: YamlMapping) -> Condition | None:
     given = [key for key in _COMPOSITIONS if key in mapping]
     if len(given) > 1:
-        mapping.problem(f"{' and '.join(given)} cannot stand side by side (put one inside the other)", given[1])
+        mapping.problem(f"{' and '.join(given)} cannot be used side by side (put one inside the other)", given[1])
     if given[0] == "not":
         inner = mapping.mapping("not")
         if inner is None and mapping.is_empty("not"):
@@ -322,5 +322,5 @@ def _comparison(mapping: YamlMapping, column: str | None) -> Condition | None:
     if operator != _CONTAINS:
         return Comparison(column, operator, value, ignore_case, None if labels is None else tuple(labels))
     if labels is not None:
-        mapping.problem("order says how labels compare, and contains does not compare", "order")
+        mapping.problem("order defines how labels compare, and contains does not compare", "order")
     return Contains(column, value, ignore_case)

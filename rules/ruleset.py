@@ -22,7 +22,7 @@ from pgsluice.shared.wire.definition import DefinedColumn, TableDefinition
 from pgsluice.shared.wire.table import NamePattern, ReplicaIdentity, Table, TableName, TablePattern, table_names
 
 _REMEDY = (
-    "correct the rules file and start again (of a rule for a column that came later than the row, or is still to come, say"
+    "correct the rules file and start again (for a column that is newer than the row, or does not exist yet, set"
     " 'optional: true')"
 )
 
@@ -285,7 +285,7 @@ def _check_columns(rule: Transform, table: Table, indexes: Sequence[int]) -> Non
         if index in keys and not rule.keeps_unique:
             problems.append(
                 f"column '{column.name}' is part of the key, and two rows could become one"
-                " (if the rule keeps different values different, say 'keeps_unique: true')"
+                " (if the rule keeps different values different, set 'keeps_unique: true')"
             )
     if problems:
         raise ValueError("; ".join(problems))
@@ -328,7 +328,7 @@ def _identity_warnings(entry: TableRules, table: Table) -> Iterator[str]:
                 unknown = ", ".join(sorted(rule.condition.column_names - sent))
                 if unknown and not full:
                     yield (
-                        f"{identity}, so an old row's {unknown} is not known: deletes of rows that do not pass go on, and an"
+                        f"{identity}, so an old row's {unknown} is not known: deletes of rows that do not pass are sent, and an"
                         " update of a row that does not pass is sent as a delete, whether the row passed before or not"
                     )
             case Transform():

@@ -118,7 +118,7 @@ class Transformation:
         if unknown:
             raise TerminalError(
                 f"a new column of table '{table.qualified_name}' is held, and it is not known whether it is"
-                f" {' or '.join(unknown)}: the table was altered, and nothing told of it",
+                f" {' or '.join(unknown)}: the table was altered and no trigger reported it",
                 "decide about the column that is held ('pgsluice ddl log' names it), and see that definitions are tracked",
             )
         kept = [i for i, column in enumerate(table.columns) if column.number not in held or i in table.key]

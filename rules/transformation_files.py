@@ -180,5 +180,5 @@ def check_tables(transformation: Transformation, tables: Sequence[Table]) -> Non
         listed = "".join(f"\n  {problem}" for problem in problems)
         raise UsageError(
             f"rules and routes do not fit the source's tables:{listed}",
-            "correct the files; where a table or column is still to come, say 'optional: true'",
+            "correct the files; for a table or column that does not exist yet, set 'optional: true'",
         )

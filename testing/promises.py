@@ -15,7 +15,7 @@ class Promise(enum.Enum):
     """``value`` describes the promise. If the sink has it as an ability (``worker.sinks.abilities``), the contract
     compares both."""
 
-    EXACTLY_ONCE = "data and position are durable in one step: whatever dies when, no change is there twice"
+    EXACTLY_ONCE = "data and position are durable in one step: after any crash no change occurs twice"
     COPIED_ROWS = "rows that a copy read are delivered too"
     TABLES_WITHOUT_KEYS = "rows of a table without a key are all delivered, equal ones too"
     RENUMBER = "the position can be put at another sequence (RenumberedSink)"

@@ -34,8 +34,8 @@ class RejectingContract(TriedSink):
                 break
             except RejectedChanges as refusal:
                 named = {rejection.position for rejection in refusal.rejections}
-                assert named, "at least one, or the batch would come for ever"
-                assert not named & rejected, "what is not in the batch cannot be refused"
+                assert named, "at least one, or the batch would be repeated indefinitely"
+                assert not named & rejected, "rows outside the batch cannot be refused"
                 rejected |= named
                 if self.is_exactly_once:
                     assert destination.delivered() == events(1)

@@ -65,7 +65,7 @@ class BetweenBatches:
             stopping.check()
         if self._worker.target is None:
             # no cause: a part of the worker ended
-            raise TransientError("the batches ended by themselves", "start the worker again")
+            raise TransientError("the batches ended unexpectedly", "start the worker again")
         for duty in self._duties:
             if duty.at_end:
                 duty.do()
@@ -83,7 +83,7 @@ class BetweenBatches:
             if duty.is_check:
                 raise
             if duty.news.is_due(error):
-                log.warning("what comes between batches could not be done, trying again", duty=duty.name, reason=str(error))
+                log.warning("the work between batches failed, trying again", duty=duty.name, reason=str(error))
 
     def _finish_copy(self) -> None:
         """Does nothing unless a copy ended."""

@@ -46,7 +46,7 @@ def warn_of_destination(sink: Sink, applied: Applied, transformation: Transforma
     if isinstance(sink, ForeseeingSink) and applied == NOTHING_APPLIED and tables is not None:
         routed = transformation.knowing(tables)
         for sentence in sink.foresee([destination for table in tables for destination in routed.destinations(table)]):
-            log.warning("look at the destination before rows come", reason=sentence)
+            log.warning("check the destination before rows come", reason=sentence)
 
 
 def check_places(sink: Sink, transformation: Transformation, tables: Sequence[Table] | None) -> None:

@@ -43,8 +43,8 @@ class WorkerUnit:
         self._loop.run(self._desired.look())
         self._desired.obey()
         self._loop.run(self._look_at_tables())
-        self._loop.run(self._begin("the look at paused tables", follow(self._look_at_tables, "which tables are paused")))
-        self._loop.run(self._begin("the look at what is desired", self._desired.follow()))
+        self._loop.run(self._begin("the check of paused tables", follow(self._look_at_tables, "which tables are paused")))
+        self._loop.run(self._begin("the check of the desired state", self._desired.follow()))
         return True
 
     def report(self) -> None:

@@ -196,7 +196,7 @@ class Worker:
 
     def _finish_batch(self, batches: BatchLoop) -> None:
         """Returns when the current batch is applied, or when that may never end: ``BatchLoop.stop`` ends it then."""
-        log.info("pausing when the batch in hand is applied")
+        log.info("pausing when the current batch is applied")
         batches.finish()
         while not batches.ended(POLL_INTERVAL_S):
             if self._stopping.is_requested or isinstance(self._sink, PatientSink) or not self._spark.executors:
@@ -207,7 +207,7 @@ class Worker:
         settings, bucket = self._settings, StateBucket(client, self._names)
         unit = WorkerUnit(settings.name, bucket, self._loop, self._stopping, self._pulse)
         self._leaving.append(unit.disobey)
-        looking = Retrying("what is desired of this worker cannot be looked up", settings.retry.nats)
+        looking = Retrying("the desired state of this worker cannot be read", settings.retry.nats)
         self._stopping.wait_for(unit.obey, looking)
         self._stopping.check()
         self._take_lease(bucket)
@@ -396,7 +396,7 @@ class Worker:
         try:
             self._loop.run(self._leave_broker(), CLOSE_TIMEOUT_S)
         except (TimeoutError, PgsluiceError) as error:
-            log.warning("the broker did not take our leave; the lease ends by itself", reason=type(error).__name__)
+            log.warning("the broker did not accept the end of the lease; it expires", reason=type(error).__name__)
 
 
 def _expect_missing(sink: Sink, transformation: Transformation) -> Sink:

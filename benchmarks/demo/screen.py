@@ -120,7 +120,7 @@ def _copied(figures: CopyFigures) -> Iterator[tuple[str, str, str, str, str, str
 
 
 def _copy_table(figures: CopyFigures, written: int) -> Table:
-    table = Table(title="copying the rows that are there", show_footer=True, min_width=72)
+    table = Table(title="copying the existing rows", show_footer=True, min_width=72)
     table.add_column("table", "all")
     table.add_column("phase", f"{figures.finished}/{len(figures.tables)} finished")
     footers = (f"{figures.rows:,}", f"{figures.bytes / MIB:,.1f}", "", f"{figures.percent:.0f} %")

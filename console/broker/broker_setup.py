@@ -74,11 +74,11 @@ async def _create(settings: BrokerSetupSettings, target: NatsSinkSettings, *, is
             await stream.ensure(settings.stream)
         await dead.ensure_like(snapshot.name)
         await bucket.ensure(settings.stream)
-        log.info("the group's streams and bucket are there", group=names.group)
+        log.info("the group's streams and bucket exist", group=names.group)
         if target.stream:
             await prepared_target.make_stream(client, target)
-            log.info("the stream of worker nats is there", stream=target.stream)
+            log.info("the stream of worker nats exists", stream=target.stream)
         if is_server:
             await ControlBucket(client).make(settings.stream.replicas)
             await AuditStream(client, settings.stream.replicas).make()
-            log.info("the server's bucket and streams are there")
+            log.info("the server's bucket and streams exist")

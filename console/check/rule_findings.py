@@ -26,7 +26,7 @@ class RuleLook:
         if self.transformation is None or not self.transformation.hash:
             return
         if tables is None:
-            fact = "rules and routes were not held against tables: neither the source nor NATS says which there are"
+            fact = "rules and routes were not compared with tables: neither the source nor NATS is available to list them"
             self.found.note("rules-tables-unknown", Severity.INFO, fact, "check with the source")
             return
         with self.found.looking("rules-tables"):

@@ -37,7 +37,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _ADDRESSES = ("search-url", "kafka-brokers", "source-kafka-brokers")
 """Options that are lists of addresses or URLs, although their kind is another."""
 _MOST_TOLD = 20
-_REMEDY = "name only what is allowed, or have the administrator allow it in 'groups' of the file that pipelines-places names"
+_REMEDY = "use only allowed names, or have the administrator allow it in 'groups' of the file that pipelines-places names"
 
 
 def own_variables(group: str) -> str:

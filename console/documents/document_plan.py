@@ -56,7 +56,9 @@ async def apply_documents(
     plan = await plan_documents(store, given)
     for document, planned in zip(given, plan, strict=True):
         if planned.action is not Action.NONE and await store.put(document, by, planned.revision) is None:
-            raise TransientError(f"somebody changed the document of group '{document.group}' meanwhile", "plan and apply again")
+            raise TransientError(
+                f"another client has changed the configuration of group '{document.group}' meanwhile", "plan and apply again"
+            )
     return plan
 
 

@@ -181,7 +181,7 @@ def _worker_problems(entries: Sequence[tuple[str, str]]) -> Iterator[UsageError]
     """Yields problems of workers that could never run."""
     names = [name for name, _ in entries]
     for name in sorted(name for name, count in Counter(names).items() if count > 1):
-        yield UsageError(f"{WORKERS} names {name!r} twice", "give each worker a name of its own, as in lake=file")
+        yield UsageError(f"{WORKERS} names {name!r} twice", "give each worker a separate name, as in lake=file")
     for name, kind in entries:
         try:
             check_worker_name(name)

@@ -86,7 +86,7 @@ class Executors:
             listed = {pipeline.name: pipeline for pipeline in await self._listing()}
         except PgsluiceError as error:
             if self._news.is_due(error):
-                log.warning("which pipelines there are is not known now, going on with those that were", reason=str(error))
+                log.warning("pipelines cannot be listed now, continuing with the known ones", reason=str(error))
             return
         for name in self._executors.keys() - listed.keys():
             await self._executors.pop(name).leave()
@@ -147,4 +147,4 @@ class _Leased:
         try:
             await self._lease.release()
         except PgsluiceError as error:
-            log.debug("an executor's lease ends by itself", pipeline=self.pipeline.name, reason=error.fact)
+            log.debug("an executor's lease expires", pipeline=self.pipeline.name, reason=error.fact)

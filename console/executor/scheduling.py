@@ -45,7 +45,7 @@ async def _run(settings: ScheduleSettings, places: RunPlaces) -> None:
         catalog = PipelineCatalog(settings.catalog, settings.nats, settings.own, ControlBucket(client))
         await catalog.all()
         listing = partial(runnable, catalog)
-        executing = asyncio.ensure_future(lasting("what executes pipelines", Executors(client, listing, places).run()))
+        executing = asyncio.ensure_future(lasting("the executor of pipelines", Executors(client, listing, places).run()))
         stopped = asyncio.Event()
         call_soon = asyncio.get_running_loop().call_soon_threadsafe
         with stop_signals.calling(lambda: call_soon(stopped.set)):

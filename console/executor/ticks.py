@@ -31,7 +31,7 @@ MOST_COUNTED = 1000
 CLOCKS_DIFFER = timedelta(minutes=5)
 """Largest difference between two machines' clocks; a later tick was never due."""
 
-PAUSED, IN_HAND, QUEUED = "the pipeline is paused", "a run was in hand", "a run was in hand, and another one waits"
+PAUSED, IN_HAND, QUEUED = "the pipeline is paused", "a run was in progress", "a run was in progress, and another one waits"
 
 
 def check_cron(text: str) -> None:
@@ -62,7 +62,7 @@ def advanced(known: RunRequests, schedule: RunSchedule | None, now: datetime) ->
     ticks = replace(ticks, last=at)
     ticks = replace(ticks, next=_next(schedule, ticks, now).isoformat())
     if count > 1:
-        ticks = ticks.with_note(TickNote(at, TickOutcome.MISSED, count - 1, "nobody executed the pipeline"))
+        ticks = ticks.with_note(TickNote(at, TickOutcome.MISSED, count - 1, "no process executed the pipeline"))
     return _with_tick(replace(known, ticks=ticks), schedule, at, now)
 
 

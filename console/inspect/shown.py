@@ -133,7 +133,7 @@ def format_trace(trace: Trace) -> Iterator[str]:
     reach = "all that the stream holds" if trace.is_whole else "the stream holds earlier ones (--messages)"
     yield f"{len(trace.changes)} changes in {searched}, {reach}"
     if trace.copied:
-        since = f"; its copy holds what was committed before {trace.copy_lsn}" if trace.copy_lsn else ""
+        since = f"; its copy contains rows that were committed before {trace.copy_lsn}" if trace.copy_lsn else ""
         yield f"copy of {trace.table}: {trace.copied}{since}"
 
 

@@ -106,7 +106,7 @@ class Trial:
             if time.monotonic() > ends_at:
                 raise UsageError(
                     f"the rules took more than {most_s:g} s for {len(tried)} of {len(messages)} changes",
-                    "try them on fewer changes, or mend the pattern that takes so long",
+                    "try them on fewer changes, or correct the slow pattern",
                 )
             tried.append(self.of(message))
         return tried

@@ -141,7 +141,7 @@ class PipelineCatalog:
                 self._required_places(pipeline.name, places).check(pipeline)
             if not pipeline.source and self._own is None:
                 raise UsageError(
-                    f"pipeline '{pipeline.name}' names no source, and none is configured", "say 'source: …', or give host"
+                    f"pipeline '{pipeline.name}' names no source, and none is configured", "write 'source: …', or give host"
                 )
         except UsageError as problem:
             return ListedPipeline(pipeline.name, pipeline, problem=problem)
@@ -167,7 +167,7 @@ class PipelineCatalog:
         if places is None:
             raise UsageError(
                 f"pipeline '{name}' names places or modules, and the administrator has named none",
-                "set pipelines-places to a file that says which sources, sinks and modules there are",
+                "set pipelines-places to a file that lists the sources, sinks and modules",
             )
         return places
 
@@ -190,9 +190,10 @@ def _check_alone(pipeline: Pipeline, others: Iterable[ListedPipeline], replicate
             raise UsageError(f"the file has a pipeline '{pipeline.name}' too", "give the document another name")
         if other.pipeline is not None and other.pipeline.group == pipeline.group:
             raise UsageError(
-                f"pipeline '{pipeline.name}' has the group of pipeline '{other.name}'", "give each pipeline a group of its own"
+                f"pipeline '{pipeline.name}' has the group of pipeline '{other.name}'", "give each pipeline a separate group"
             )
     if pipeline.group in replicated:
         raise UsageError(
-            f"group '{pipeline.group}' of pipeline '{pipeline.name}' has a document of its own", "give the pipeline another group"
+            f"group '{pipeline.group}' of pipeline '{pipeline.name}' has a separate configuration",
+            "give the pipeline another group",
         )

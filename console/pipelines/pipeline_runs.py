@@ -70,20 +70,20 @@ def run_pipeline(
     stop_signals.interrupt_on_term()
     ended = run(found.settings, found.pipeline, full=full, wait=wait, request=request, reconciling=reconciling)
     if ended.state is RunState.PAUSED:
-        raise TerminalError(f"run {ended.number} of {name} was paused", f"'pgsluice run {name}' goes on with it")
+        raise TerminalError(f"run {ended.number} of {name} was paused", f"'pgsluice run {name}' continues it")
     if ended.state is RunState.CANCELLED:
         raise TerminalError(f"run {ended.number} of {name} was cancelled", "the next run begins at the checkpoint")
     applied = ", and every worker has applied them" if wait else ""
     _write(f"run {ended.number} of {name}: {ended.rows_read} rows are in the stream of group {found.pipeline.group}{applied}")
     if ended.dead:
-        _write(f"{ended.dead} of them cannot go on: see 'pgsluice dead list --group {found.pipeline.group}'")
+        _write(f"{ended.dead} of them cannot continue: see 'pgsluice dead list --group {found.pipeline.group}'")
 
 
 def show_plan(settings: RunPipelineSettings, name: str, *, full: bool) -> None:
     found = _find(settings, name)
     pipeline, planned = found.pipeline, plan(found.settings, found.pipeline, full=full)
     kind = "full" if planned.is_full else "incremental"
-    begun = "takes up what is left of a run of" if planned.is_resumed else "would read"
+    begun = "continues a run of" if planned.is_resumed else "would read"
     _write(f"{pipeline.name}: {kind}, {begun} {planned.rows} rows in {planned.ranges} batches")
     _write(f"into {pipeline.schema}.{pipeline.table} ({pipeline.write}), by the workers of group {pipeline.group}")
     sys.stdout.writelines(line + "\n" for line in format_columns(("COLUMN", "TYPE"), planned.columns))
@@ -215,10 +215,10 @@ async def _wish(settings: RunsSettings, name: str, verb: str) -> str:
         match verb:
             case "pause":
                 await pause(bucket)
-                return f"{pipeline.name} is to pause: a run in hand ends at its next message"
+                return f"{pipeline.name} will pause: a current run ends at its next message"
             case "resume":
                 await resume(bucket)
-                return f"{pipeline.name} may go on; where nobody executes it, run 'pgsluice run {pipeline.name}'"
+                return f"{pipeline.name} is resumed; if no process executes it, run 'pgsluice run {pipeline.name}'"
             case _:
                 return f"run {await cancel(bucket)} of {pipeline.name} is cancelled, or will be at its next message"
 
@@ -294,7 +294,7 @@ def _shown_seconds(seconds: float | None) -> str:
 
 def _spoken_ticks(runs: PipelineRuns) -> str:
     ticks = runs.ticks
-    following = "paused" if runs.is_paused else f"next tick {ticks.next}" if ticks.next else "nobody executes it"
+    following = "paused" if runs.is_paused else f"next tick {ticks.next}" if ticks.next else "no process executes it"
     return f"{following}, {ticks.missed} missed, {ticks.skipped} skipped"
 
 

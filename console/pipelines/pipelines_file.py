@@ -136,7 +136,7 @@ def _pipeline(given: YamlMapping, name: str, schema: str) -> Pipeline | None:
     group, query, target = given.text("group") or name, _query(given), _target(given)
     key = tuple(given.texts("key") or ())
     if not key:
-        given.problem("key is missing (name the columns that tell its rows apart, like 'key: [id]')", "key")
+        given.problem("key is missing (name the columns that identify its rows, like 'key: [id]')", "key")
     mode, write = _chosen(given, "mode", RunMode, RunMode.FULL), _chosen(given, "write", WriteMode, WriteMode.MERGE)
     _check_group(given, group)
     incremental_key, deletes = _incremental_key(given, mode), _deletes(given, write)
@@ -264,7 +264,7 @@ def _steps(given: YamlMapping) -> tuple[Step, ...]:
 def _sql_step(given: YamlMapping) -> Step | None:
     for key in ("python", "with"):
         if key in given:
-            given.problem(f"{key} has no meaning beside sql", key)
+            given.problem(f"{key} has no effect together with sql", key)
     text = given.required_text("sql", "SELECT * FROM rows WHERE title <> ''")
     return None if text is None else SqlStep(text)
 

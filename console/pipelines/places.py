@@ -153,7 +153,9 @@ def _sink(name: str, given: YamlMapping, folder: Path) -> SinkPlace:
         given.problem(f"kind '{kind}' is no sink (there are {', '.join(SINKS)}, and module:Class)", "kind")
     texts = given.texts("targets") or []
     if not texts:
-        given.problem("targets is missing (say which tables pipelines may fill, like 'targets: [\"analytics.*\"]')", "targets")
+        given.problem(
+            "targets is missing (name the tables that pipelines may fill, like 'targets: [\"analytics.*\"]')", "targets"
+        )
     return SinkPlace(name, kind, _config(given, folder), tuple(filter(None, (_pattern(given, text) for text in texts))))
 
 

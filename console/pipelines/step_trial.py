@@ -136,7 +136,8 @@ def _check(steps: BlockSteps, rows: int, text: bytes) -> None:
     single = b"".join(steps.apply(1, line + b"\n").data for line in split_lines(text))
     if sorted(split_lines(single)) != sorted(split_lines(first.data)):
         raise TerminalError(
-            "the steps give other rows when each row comes alone", "have them look at one row at a time: batches are cut anywhere"
+            "the steps give other rows when each row comes alone",
+            "let them process one row at a time: batches can end at any row",
         )
 
 

@@ -173,7 +173,7 @@ class _RunGroup:
         try:
             await self._lease.release()
         except PgsluiceError as error:
-            log.debug("a runner's lease ends by itself", group=self._group, reason=error.fact)
+            log.debug("a runner's lease expires", group=self._group, reason=error.fact)
 
     def _lose(self, error: BaseException) -> None:
         log.warning("another runner has this group now, or the lease could not be kept", group=self._group, reason=str(error))

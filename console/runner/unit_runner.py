@@ -85,7 +85,7 @@ class UnitRunner:
         if self._start_at == 0.0:
             pause_s = self._backoff.next_pause_s()
             self._start_at = now + pause_s
-            ended = "without a word" if case.exit_code is None else describe_exit(case.exit_code)
+            ended = "without a report" if case.exit_code is None else describe_exit(case.exit_code)
             log.warning(
                 "a process ended and is started again",
                 group=self._name.group,

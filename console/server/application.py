@@ -162,7 +162,9 @@ class _Dispatch:
                 raise Problem(Kind.TOO_LARGE, f"the body has more than {MOST_BODY_BYTES} bytes", "send less at once")
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise Problem(Kind.MEDIA, "the body is not of the type application/json", "say so in Content-Type, and send JSON")
+            raise Problem(
+                Kind.MEDIA, "the body is not of the type application/json", "set Content-Type: application/json, and send JSON"
+            )
         return bytes(content)
 
     async def _call(self, who: Principal, body: bytes) -> Call:
@@ -186,7 +188,12 @@ class _Dispatch:
             return "*"
         match = _ETAG.fullmatch(given)
         if match is None:
-            raise Problem(Kind.STALE, "If-Match is no ETag of ours", "send the ETag of what you have read", "If-Match")
+            raise Problem(
+                Kind.STALE,
+                "If-Match is not an ETag of this server",
+                "send the ETag of the revision that you have read",
+                "If-Match",
+            )
         return int(match[1])
 
     def _request_id(self, who: Principal) -> str:

@@ -131,7 +131,7 @@ class AuditStream:
             raise Problem(
                 Kind.TOO_MANY,
                 f"this token has written {MOST_OF_A_TOKEN} times in {KEPT_S // 86_400} days, and the audit takes no more",
-                "create another token, and find out what this one was used for",
+                "create another token, and find out how this one was used",
             )
 
     async def add(self, token: str, entry: AuditEntry) -> None:

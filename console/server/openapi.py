@@ -26,7 +26,7 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
         "info": {
             "title": "pgsluice",
             "version": version,
-            "description": "Groups that replicate PostgreSQL: what they are to do, where they are, what went wrong.",
+            "description": "Groups that replicate PostgreSQL: their desired state, their positions and their errors.",
         },
         "servers": [{"url": "/"}],
         "paths": paths,
@@ -47,7 +47,7 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any]:
-    is_for_some = "where the body says to send row values, " if callable(endpoint.rows) else ""
+    is_for_some = "if the body asks for row values, " if callable(endpoint.rows) else ""
     right = f" and {is_for_some}the right to see row values" if endpoint.rows is not Rows.STAY else ""
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
@@ -72,7 +72,7 @@ def _parameters(endpoint: Endpoint, definitions: dict[str, Any]) -> Iterator[dic
             schema = typed_json.schema(hints[each.name], definitions)
             yield {"name": each.name, "in": "query", "required": is_required, "schema": schema} | _with_commas(schema)
     if endpoint.names_revision:
-        description = 'The revision that is replaced, as the ETag says it ("7"); * for whatever is there'
+        description = 'The ETag of the revision to replace ("7"); * for any revision'
         yield {"name": "If-Match", "in": "header", "required": False, "description": description, "schema": {"type": "string"}}
     if endpoint.takes_key:
         description = "Sent again with the same key within a day, the request is answered as it was the first time"

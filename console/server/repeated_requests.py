@@ -93,7 +93,7 @@ class RepeatedRequests:
                 raise Problem(
                     Kind.MALFORMED,
                     "this Idempotency-Key came with another request before",
-                    "give each request a key of its own",
+                    "use a separate key for each request",
                     "Idempotency-Key",
                 )
             if entry is not None and entry.value.answer is not None:
@@ -106,7 +106,7 @@ class RepeatedRequests:
         try:
             await self._bucket.put(key, _Claim(request.digest, _now(), answer))
         except TerminalError as error:  # it is too long for a record, mostly; what was asked for is done
-            log.warning("an answer cannot be kept for who asks again, and is given all the same", reason=str(error))
+            log.warning("an answer cannot be stored for repeated requests; it is sent without that", reason=str(error))
         return answer
 
 

@@ -16,7 +16,9 @@ def check_revision(call: Call, revision: int | None, what: str) -> None:
     if revision is None and call.revision is None:
         return
     if call.revision is None:
-        raise Problem(Kind.REVISION_WANTED, "If-Match is missing", "send the ETag of what you have read, or *", "If-Match")
+        raise Problem(
+            Kind.REVISION_WANTED, "If-Match is missing", "send the ETag of the revision that you have read, or *", "If-Match"
+        )
     if call.revision != "*" and call.revision != revision:
         raise stale(what)
 
@@ -34,4 +36,6 @@ async def delete_named(call: Call, documents: DocumentStore[Any], name: str, wha
 
 def stale(what: str) -> Problem:
     """Returns the problem after another client's change. ``what`` begins the sentence."""
-    return Problem(Kind.STALE, f"{what} of another revision", "read it again, and decide anew", "If-Match")
+    return Problem(
+        Kind.STALE, f"{what} of another revision", "read it again, and send the change for the new revision", "If-Match"
+    )

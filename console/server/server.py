@@ -80,7 +80,7 @@ def check_address(settings: TokenSettings) -> None:
         )
     if not is_loopback(host) and settings.behind_proxy and not settings.proxies:
         raise UsageError(
-            f"the server would listen at {settings.listen} behind a proxy that it does not know",
+            f"the server would listen at {settings.listen} for a proxy whose address it does not know",
             "give the proxy's address in server-proxies, or listen at 127.0.0.1",
         )
     Proxies.of(settings)
@@ -141,11 +141,11 @@ async def _ended_task(parts: ServerParts) -> None:
     if parts.runner is not None and parts.executors is not None:
         calls += [parts.runner.run(), parts.executors.run()]
     await run_until_first(calls)
-    raise TransientError("a task beside the answers ended by itself", "start the server again")
+    raise TransientError("a background task of the server ended", "start the server again")
 
 
 async def _tidy(parts: ServerParts) -> None:
-    await repeat(parts.repeated.remove_old, TIDY_INTERVAL_S, "answers that nobody asks for again could not be removed")
+    await repeat(parts.repeated.remove_old, TIDY_INTERVAL_S, "expired answers could not be removed")
 
 
 async def _store_refusals(parts: ServerParts) -> None:

@@ -239,7 +239,7 @@ def _asked(wish: SubscriptionWish, owner: str) -> SubscriptionRecord:
     try:
         url = parse_url(wish.url)
     except ValueError as error:
-        raise UsageError(f"the url {error}", "give the URL that is to be posted to") from None
+        raise UsageError(f"the url {error}", "give the receiver's URL") from None
     unknown = [event for event in wish.events if event not in EVENTS]
     if unknown or not wish.events:
         raise UsageError(f"there is no event type '{unknown[0] if unknown else ''}'", f"there are {', '.join(EVENTS)}")

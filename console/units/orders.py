@@ -37,7 +37,7 @@ from pgsluice.shared.units.unit_states import State, UnitFacts, UnitState, is_al
 from pgsluice.shared.units.unit_wait import UnitWait
 from pgsluice.shared.wire.names import GroupNames
 
-_STAYS = "the order stays, and the unit obeys when it is started again"
+_STAYS = "the request stays stored, and the process executes it when it is started again"
 
 NOT_THERE_YET = 75
 """The exit code when units are not in the state that is wanted when the wait is over."""
@@ -180,8 +180,8 @@ def _check_holds(facts: UnitFacts, order: UnitOrder) -> None:
     if facts.process is not None and desired != desired_after(order.verb, desired):
         by = f" by {desired.by}" if desired.by else ""
         raise TerminalError(
-            f"the {_name(facts)} is to be {desired.state}: that was ordered{by} while it was waited for",
-            f"'pgsluice {order.verb}' orders it again",
+            f"the {_name(facts)} has the desired state {desired.state} now: another request{by} came during the wait",
+            f"'pgsluice {order.verb}' sends the request again",
         )
 
 
@@ -198,11 +198,11 @@ def _name(facts: UnitFacts) -> str:
 
 def _sentence(facts: UnitFacts, state: UnitState, order: UnitOrder) -> str:
     if facts.desired != desired_after(order.verb, facts.desired):  # another client was faster
-        return f"{state.state}, for by now it is to be {facts.desired.state}"
+        return f"{state.state}, because its desired state is now {facts.desired.state}"
     if order.verb in (UnitVerb.PAUSE, UnitVerb.RESUME) and facts.desired.state is Desired.STOPPED:
-        return "it is to be stopped: 'pgsluice start'"
+        return "its desired state is stopped: 'pgsluice start'"
     if order.verb is UnitVerb.START and facts.desired.state is Desired.PAUSED:
-        return "it is to be paused: 'pgsluice resume'"
+        return "its desired state is paused: 'pgsluice resume'"
     if is_obeyed(facts):
         return str(state.state)
     if not is_alive(facts):

@@ -42,12 +42,12 @@ async def say_room(stream: ChangeStream) -> Iterator[str]:
         return iter([f"{room}: more than a year as it fills now"])
     until = datetime.now(UTC) + timedelta(seconds=left_s)
     rate = f"at the rate of the last {_span(filled_s)}"
-    return iter([f"{room}: about {_span(left_s)}, until {until:%Y-%m-%d %H:%M} UTC, {rate}; then the source keeps its WAL"])
+    return iter([f"{room}: about {_span(left_s)}, until {until:%Y-%m-%d %H:%M} UTC, {rate}; then the source retains WAL"])
 
 
 async def say_wal(source: PostgresSettings | None, names: GroupNames) -> Iterator[str]:
     """Yields lines about WAL, which the source keeps while nothing reads the slot."""
-    warning = "the source keeps its WAL for this group until the replicator goes on"
+    warning = "the source retains WAL for this group until the replicator continues"
     if source is None:
         return iter([f"{warning}; give --host, --dbname and --user to see how much it may keep"])
     try:

@@ -25,7 +25,7 @@ from pgsluice.shared.units.unit_wait import UnitWait
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table, TablePattern
 
-_STAYS = "the order stays, and the worker obeys when it is started again"
+_STAYS = "the request stays stored, and the worker executes it when it is started again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,9 @@ async def _follow(bucket: StateBucket, chosen: Sequence[PausedTable], pause: Tab
         held = oids & (await PAUSED_TABLES.load(bucket)).oids
         if held != (oids if pause.is_wanted else frozenset()):
             now, again = ("resumed", "pause") if pause.is_wanted else ("paused", "resume")
-            raise TerminalError(f"somebody {now} a table while it was waited for", f"'pgsluice {again} --table' orders it again")
+            raise TerminalError(
+                f"another client has {now} a table during the wait", f"'pgsluice {again} --table' sends the request again"
+            )
         return [worker_unit(worker) for worker in await _missing(bucket, oids, pause)] or None
 
     await UnitWait(bucket, undone="and has not obeyed", stays=_STAYS, wait_s=pause.wait_s).until(look)

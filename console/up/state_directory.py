@@ -89,9 +89,7 @@ def _lock(path: Path, descriptor: int) -> None:
         if time.monotonic() > end:
             raise TransientError(f"processes of an earlier 'pgsluice up' in {path} have not ended", "try again, or end them")
         if not is_told:
-            sys.stderr.write(
-                "waiting for processes of an earlier 'pgsluice up', which was killed, to end what they have in hand\n"
-            )
+            sys.stderr.write("waiting until processes of an earlier 'pgsluice up', which was killed, finish their current work\n")
             is_told = True
         time.sleep(_LOOK_INTERVAL_S)
 

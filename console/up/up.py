@@ -98,7 +98,7 @@ class Up:
             for process in self._processes:
                 process.kill()
         elif self._running:
-            self._say("stopping: what is in hand is finished first (Ctrl-C again: at once)")
+            self._say("stopping: current work is finished first (Ctrl-C again: at once)")
         self._stop.set()
 
     async def run(self) -> int:
@@ -136,8 +136,8 @@ class Up:
         for line in (*report.lines(), *scripts(report)) if errors or warnings else ():
             self._say(line)
         if errors:
-            raise TerminalError("the check found errors", "cure them, by the SQL above or as it is said there, and start again")
-        return not (warnings and asks) or await self._announcements.ask("Go on as it is?")
+            raise TerminalError("the check found errors", "fix them, by the SQL or the remedies above, and start again")
+        return not (warnings and asks) or await self._announcements.ask("Continue as it is?")
 
     async def _run_group(self) -> Ending | None:
         """Runs the group until it must end. Returns the end of the process that ended it, None without one."""

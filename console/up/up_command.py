@@ -114,13 +114,13 @@ def _check_given(settings: UpSettings, sink: str) -> None:
         remedy = f"give --target {_EXAMPLE}, or set PGSLUICE_TARGET_URL, or choose another sink with --worker ({others})"
         raise UsageError("no target is given", remedy)
     if sink not in SINKS and not is_sink_class(sink):
-        raise UsageError(f"there is no sink '{sink}'", f"the sinks are {', '.join(sorted(SINKS))}, and module:Class of your own")
+        raise UsageError(f"there is no sink '{sink}'", f"the sinks are {', '.join(sorted(SINKS))}, and a custom module:Class")
 
 
 def _check_values(values: Values) -> None:
     """Raises UsageError for options of one process that make no sense for two."""
     if values.switch("copy"):
-        raise UsageError(f"{values.named('copy')} ends after the copy, and 'up' goes on", "remove it")
+        raise UsageError(f"{values.named('copy')} ends after the copy, and 'up' continues", "remove it")
     if values.given("metrics-listen") and split_address(values.text("metrics-listen"))[1] != 0:
         raise UsageError(
             f"{values.named('metrics-listen')} is one address, and replicator and worker need one each",

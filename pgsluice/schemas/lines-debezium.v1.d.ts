@@ -11,7 +11,7 @@ export interface DebeziumOrigin {
   ts_ms: number;
   snapshot: "true" | "false";
   db: string;
-  /** Commit LSN and the change's number, which order all */
+  /** Commit LSN and the change's number, by which all changes are sorted */
   sequence: string;
   ts_us: number;
   ts_ns: number;

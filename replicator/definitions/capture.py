@@ -93,7 +93,7 @@ async def find_capture(source: Source, names: GroupNames) -> Capture | None:
         "tables": table_names(names),
         "triggers": event_trigger_names(names),
     }
-    [found] = await source.rows_of(Capture, "looking up the capture of definitions", _FOUND, parameters)
+    [found] = await source.rows_of(Capture, "looking up the capture of schema changes", _FOUND, parameters)
     _check_group(found, names)
     return found if found.functions or found.tables or found.triggers else None
 
@@ -102,7 +102,7 @@ def _check_group(found: Capture, names: GroupNames) -> None:
     other, comma, _ = (found.comment or "").partition(",")
     if comma and other != group_comment(names):
         raise UsageError(
-            f"the capture of definitions {qualified(names, 'ddl')} is that of another {other.removeprefix('pgsluice ')!r}",
+            f"the capture of schema changes {qualified(names, 'ddl')} is that of another {other.removeprefix('pgsluice ')!r}",
             "choose another group name",
         )
 
@@ -136,8 +136,8 @@ async def missing_capture(source: Source, installation: Installation) -> tuple[s
     if is_superuser:
         return None
     return (
-        "the capture of definitions (track-ddl) is not installed, and only a superuser may create event triggers, or a role that"
-        " the service's provider allows",
+        "the capture of schema changes (track-ddl) is not installed, and only a superuser can create event triggers, or a role"
+        " that the service's provider allows",
         f"{ADMINISTRATORS_SQL}, before the first start; where no role may, those of 'pgsluice ddl sql --no-triggers'",
     )
 
@@ -145,20 +145,20 @@ async def missing_capture(source: Source, installation: Installation) -> tuple[s
 async def read_token(source: Source, names: GroupNames) -> str:
     """Returns the secret that signs the group's messages now."""
     query = f"SELECT token FROM {qualified(names, 'token')}"
-    [(token,)] = await source.rows("reading the token of the capture of definitions", query)
+    [(token,)] = await source.rows("reading the token of the capture of schema changes", query)
     return str(token)
 
 
 async def _install(source: Source, installation: Installation, pauses: Pauses) -> None:
     names = installation.names
-    doing = f"installing the capture of definitions of group {names.group}"
+    doing = f"installing the capture of schema changes of group {names.group}"
     statements = [step.statement for step in installation.steps()]
     await retry_locked(lambda: _execute(source, doing, statements), pauses, _IS_BUSY)
-    log.info("the capture of definitions is installed", function=qualified(names, "ddl"))
+    log.info("the capture of schema changes is installed", function=qualified(names, "ddl"))
 
 
 async def _note_patterns(source: Source, installation: Installation) -> None:
-    doing = "telling the capture of definitions which tables are wanted"
+    doing = "passing the wanted tables to the capture of schema changes"
     query = f"SELECT schema_like, table_like FROM {qualified(installation.names, 'pattern')}"
     if sorted(await source.rows(doing, query)) != installation.like_pairs:
         await _execute(source, doing, [step.statement for step in installation.pattern_steps()])
@@ -172,12 +172,12 @@ async def remove_capture(source: Source, names: GroupNames) -> bool:
     """
     if await find_capture(source, names) is None:
         return False
-    doing = f"removing the capture of definitions of group {names.group}"
+    doing = f"removing the capture of schema changes of group {names.group}"
     try:
         await _execute(source, doing, removal_of_triggers(names))
         await retry_locked(lambda: _execute(source, doing, removal_of_objects(names)), DEFAULT_POLICY.source, _IS_BUSY)
     except MissingPrivilegeError as error:
-        raise MissingPrivilegeError(error.fact, "let its owner run what 'pgsluice ddl sql --remove' prints") from None
+        raise MissingPrivilegeError(error.fact, "let its owner run the SQL of 'pgsluice ddl sql --remove'") from None
     return True
 
 
@@ -186,7 +186,7 @@ async def note_table(source: Source, names: GroupNames, table: TablePattern) -> 
     assert table.schema is not None
     name = sql.Identifier(table.schema.name, table.name.name).as_string()
     if await find_capture(source, names) is None:
-        raise TerminalError(f"the capture of definitions of group {names.group} is not installed", ADMINISTRATORS_SQL)
+        raise TerminalError(f"the capture of schema changes of group {names.group} is not installed", ADMINISTRATORS_SQL)
     await check_owners(source, names)
     call = sql.SQL("SELECT {}({}::regclass)").format(sql.SQL(qualified(names, "note")), sql.Literal(name))
     await source.execute(f"noting the definition of {name}", call)

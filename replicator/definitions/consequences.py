@@ -99,7 +99,7 @@ class Consequences:
             found = await source.rows("looking at partitions", _EMPTY, [stored])
             return frozenset(others | {int(oid) for (oid,) in found})
         except (TerminalError, LockTimeoutError) as error:
-            log.warning("whether an attached partition has rows is not known; it is taken for one that has", reason=str(error))
+            log.warning("whether an attached partition has rows is not known; pgsluice assumes that it has", reason=str(error))
             return frozenset(others)
         finally:
             await source.close()
@@ -132,7 +132,7 @@ def _unknown_values(was: object, table: TableDefinition) -> str:
         if column.is_published and known is not None and not known.is_published:
             return f"column {column.name} is published from now on"
         if column.is_published and known is None and column.missing_differs:
-            return f"column {column.name} was added, and partitions disagree about what older rows have in it"
+            return f"column {column.name} was added, and partitions disagree about its value in older rows"
     return ""
 
 
@@ -156,7 +156,7 @@ def attached_cause(definition: PublishedDefinition, filled: Sequence[DefinedPart
     about = concerned(definition.event)
     assert about is not None
     names = ", ".join(f"{partition.schema}.{partition.name}" for partition in filled)
-    return about.oid, CopyCause(about.schema, about.name, lsn, f"a partition that may hold rows was attached: {names}")
+    return about.oid, CopyCause(about.schema, about.name, lsn, f"a partition was attached that possibly has rows: {names}")
 
 
 def changes_names(definition: PublishedDefinition) -> bool:

@@ -61,7 +61,7 @@ _FUNCTIONS = {
     "unpublish(text)": ("After tables were taken out of the publication.", trigger_sql.UNPUBLISH),
     "drops(text)": ("After a command that dropped something.", trigger_sql.DROPS),
     "rewrites(text)": ("Before a table is rewritten.", trigger_sql.REWRITES),
-    "ddl()": ("What event triggers call. A failure in it warns, and does not fail the statement.", trigger_sql.DDL),
+    "ddl()": ("Event triggers call it. A failure in it is a warning, and does not fail the statement.", trigger_sql.DDL),
     "note(regclass)": ("For migrations where event triggers cannot be had: called with the table's name.", trigger_sql.NOTE),
 }
 """Functions by signature, each after the ones that it calls: purpose and text."""
@@ -101,10 +101,10 @@ class Installation:
 
     def steps(self) -> Iterator[Step]:
         """Yields the steps, for one transaction."""
-        yield Step("What follows calls none of what it replaces.", ";\n".join(removal_of_triggers(self.names)))
+        yield Step("The following statements call no function that they replace.", ";\n".join(removal_of_triggers(self.names)))
         yield Step("The schema of pgsluice's own objects.", self._formatted(owner_sql.HOME))
         yield Step(
-            "No other role may replace what is in it, and the capture takes over nothing of another role.",
+            "No other role can replace its contents, and the capture uses no object of another role.",
             owner_sql.GUARD.format(others=others_query(self.names, owner_sql.INSTALLING)),
         )
         yield Step(
@@ -114,7 +114,7 @@ class Installation:
         )
         yield Step(
             "The tables that the group wants, as patterns of LIKE. Not logged, so never published: the replicator fills it when"
-            "\n-- it starts. Made anew, so without triggers.",
+            "\n-- it starts. Dropped and created again, so without triggers.",
             self._formatted(
                 "DROP TABLE IF EXISTS {pattern};\n"
                 "CREATE UNLOGGED TABLE {pattern} (schema_like text NOT NULL, table_like text NOT NULL)"
@@ -126,8 +126,8 @@ class Installation:
         yield Step("Functions of earlier versions, which this version replaces.", ";\n".join(earlier))
         for meaning, text in _FUNCTIONS.values():
             yield Step(meaning, self._formatted(text).strip())
-        yield Step("Nobody but the owner may call them,", ";\n".join(self._revocations()))
-        yield Step("but for what the group's role needs.", ";\n".join(self._grants()))
+        yield Step("Only the owner can call them,", ";\n".join(self._revocations()))
+        yield Step("except for those that the group's role needs.", ";\n".join(self._grants()))
         for noun, event in _EVENTS.items() if self.has_triggers else ():
             yield Step(f"Calls the function at {event}, for replicated sessions too.", self._event_trigger(noun, event))
         function = self._of("ddl")
@@ -246,7 +246,7 @@ def removal_of_objects(names: GroupNames) -> list[str]:
 
 def removal_script(names: GroupNames) -> str:
     """Returns a script for an administrator, to be run by psql."""
-    head = f"-- Removes the capture of definitions of the group {names.group}.\n\n{_BEGIN}"
+    head = f"-- Removes the capture of schema changes of the group {names.group}.\n\n{_BEGIN}"
     statements = [*removal_of_triggers(names), *removal_of_objects(names)]
     return "\n".join([head, *(f"{statement};" for statement in statements), "\nCOMMIT;\n"])
 
@@ -279,9 +279,9 @@ _SETTINGS = (
 _BEGIN = "".join(f"{statement};\n" for statement in _SETTINGS)
 
 _HEAD = f"""\
--- Capture of definitions for the group {{group}}: the write-ahead log tells when tables of {{publication}} are altered.
--- To be run in the source database by a role that may create event triggers, and again after each upgrade of pgsluice.
--- The group connects as {{role}}; what is granted below is what that role needs.
+-- Capture of schema changes for the group {{group}}: the WAL gets a message for each altered table of {{publication}}.
+-- Run it in the source database as a role that can create event triggers, and again after each upgrade of pgsluice.
+-- The group connects as {{role}}; the grants below are all that this role needs.
 
 {_BEGIN}"""
 

@@ -33,7 +33,7 @@ async def check_owners(source: Source, names: GroupNames) -> None:
 
 async def owner_errors(source: Source, names: GroupNames) -> list[TerminalError]:
     """Returns errors about owners; empty while there is no schema."""
-    doing = "looking up who owns the capture of definitions"
+    doing = "looking up who owns the capture of schema changes"
     return [_error(other) for other in await source.rows_of(_Other, doing, others_query(names, INSTALLED))]
 
 
@@ -59,8 +59,8 @@ def _error(other: _Other) -> TerminalError:
         case _:
             fact = f"{other.kind} {other.name} belongs to {who}, who could run anything as the group's role or an administrator"
             remedy = (
-                "find out how it came there, and have an administrator run what 'pgsluice ddl sql --remove' and then"
-                " 'pgsluice ddl sql' print"
+                "find out who created it, and let an administrator run the SQL of 'pgsluice ddl sql --remove' and then of"
+                " 'pgsluice ddl sql'"
             )
             return TerminalError(fact, remedy)
     remedy = f"have the administrator who installs the capture run: {'; '.join(statements)}"

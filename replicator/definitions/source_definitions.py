@@ -201,10 +201,10 @@ class SourceDefinitions:
         if self._log.missed.add(position):
             self._has_news = True
             log.warning(
-                "a table was altered, and nothing told of it; the catalog is asked",
+                "a table was altered and no trigger reported it; the catalog is read",
                 table=f"{relation.schema}.{relation.name}",
                 so_far=self._log.missed.count,
-                remedy="see whether the capture's event triggers are enabled; migrations can tell by 'pgsluice ddl note'",
+                remedy="check that its event triggers are enabled; migrations can report changes with 'pgsluice ddl note'",
             )
 
     async def _believed(self, content: bytes, position: Position) -> DefinitionEvent | None:
@@ -231,7 +231,7 @@ class SourceDefinitions:
         if token in ("", self._token, self._token_before):
             return False
         self._token, self._token_before = token, self._token
-        log.info("the capture of definitions was installed again; the replicator uses its new secret")
+        log.info("the capture of schema changes was installed again; the replicator uses its new secret")
         return True
 
     def _log_forgery(self) -> None:
@@ -240,9 +240,9 @@ class SourceDefinitions:
         if now - self._forgery_logged_at >= FORGERY_LOG_INTERVAL_S:
             self._forgery_logged_at = now
             log.warning(
-                "other programs emitted messages about definitions; the replicator passes over them",
+                "other programs emitted unsigned DDL messages; the replicator ignores them",
                 so_far=self._log.forged.count,
-                remedy="let other roles emit none: see what 'pgsluice check' says about pg_logical_emit_message",
+                remedy="let other roles emit none: see the finding of 'pgsluice check' about pg_logical_emit_message",
             )
 
     def _whole(self, event: DefinitionEvent, position: Position) -> DefinitionEvent:

@@ -42,7 +42,7 @@ async def track_definitions(
     try:
         token = await _install(source, installation, pauses)
     except MissingPrivilegeError as error:
-        log.warning("definitions are not captured; altered tables stop the workers", reason=error.fact, remedy=error.remedy)
+        log.warning("schema changes are not captured; altered tables stop the workers", reason=error.fact, remedy=error.remedy)
         return ""
     await _describe(source, names, described)
     return token
@@ -80,6 +80,9 @@ async def _install(source: Source, installation: Installation, pauses: Pauses) -
             raise
         token = await install_capture(source, replace(installation, has_triggers=False), pauses)
         log.warning(
-            "only tables that migrations note are told of", reason=error.fact, remedy=error.remedy, command="pgsluice ddl note"
+            "pgsluice is notified only of tables that migrations report with 'pgsluice ddl note'",
+            reason=error.fact,
+            remedy=error.remedy,
+            command="pgsluice ddl note",
         )
         return token

@@ -120,7 +120,7 @@ class GroupPublication:
         if self._names.chosen_publication:
             raise TerminalError(
                 f"publication {self._names.publication} does not exist",
-                f"let an administrator say: {creation(self._names, tables, self._settings.publish).as_string()}",
+                f"let an administrator run: {creation(self._names, tables, self._settings.publish).as_string()}",
             )
         return await create_publication(self._source, self._names, tables, self._settings.publish)
 
@@ -163,7 +163,7 @@ class GroupPublication:
         is_ours = publication.is_made_by(self._names)
         if set(membership.operations) != wanted and (is_ours or wanted == set(publication.operations)):
             log.warning(
-                "other operations are published from now on; what was not published before is missing at the targets",
+                "other operations are published from now on; earlier ones are missing at the targets",
                 before=",".join(membership.operations),
                 now=",".join(self._settings.publish),
             )
@@ -182,7 +182,7 @@ class GroupPublication:
         for table, error in joining.refused:
             log.error("a table is not replicated", table=table.qualified_name, reason=error.fact, remedy=error.remedy)
         for table in joining.accepted:
-            log.warning("a table joins without a copy; what it held before is missing at the targets", table=table.qualified_name)
+            log.warning("a table joins without a copy; its earlier rows are missing at the targets", table=table.qualified_name)
         return joining.tables
 
     async def _align(

@@ -122,7 +122,7 @@ def check_breaks(membership: Membership, copies: bool) -> None:
     fact = f"changes of {names} since {first.lsn} ({first.at[:19]}) may be missing at the targets: {first.reason}"
     go_on = f"start once with --without-copy {names} if nothing is missing or it does not matter"
     if copies:
-        raise TerminalError(fact, f"start once with --recopy {names}, which copies them anew into emptied tables; or {go_on}")
+        raise TerminalError(fact, f"start once with --recopy {names}, which resyncs them into emptied tables; or {go_on}")
     raise TerminalError(fact, f"{_START_AGAIN}; or {go_on}")
 
 
@@ -151,7 +151,7 @@ def choose_joining(
             raise UsageError(
                 f"table {table.qualified_name} joins a group that streams already: the rows that it holds would be missing at "
                 "the targets",
-                f"start once with --without-copy {table.qualified_name} to follow it from now on, or say 'pgsluice tables add "
+                f"start once with --without-copy {table.qualified_name} to follow it from now on, or run 'pgsluice tables add "
                 f"{table.qualified_name} --without-copy' while it streams; with its rows: {_START_AGAIN}",
             )
     return joining
@@ -161,7 +161,7 @@ def _returned(membership: Membership, table: SourceTable) -> TerminalError:
     go_on = f"start once with --without-copy {table.qualified_name} to follow it from now on as it is; else {_START_AGAIN}"
     away = next((entry for entry in membership.left if entry.oid == table.oid), None)
     if away is None:
-        fact = f"table {table.qualified_name} was dropped and made again: the targets hold rows of the old one"
+        fact = f"table {table.qualified_name} was dropped and created again: the targets hold rows of the old one"
         return TerminalError(fact, go_on)
     since = f"{away.lsn} ({away.at[:19]})"
     fact = f"table {table.qualified_name} was not replicated from {since} on: its changes since then are missing at the targets"

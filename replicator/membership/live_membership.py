@@ -91,7 +91,7 @@ class LiveMembership:
         try:
             orders = await ORDERS.load(self._bucket)
         except TransientError as error:
-            log.debug("orders about tables cannot be looked for now", reason=str(error))  # the session logs it
+            log.debug("requests about tables cannot be read now", reason=str(error))  # others say that the broker is away
             return
         for order in orders.open:
             await self._execution.carry_out(order)

@@ -20,7 +20,7 @@ from pgsluice.shared.wire.table import TableName
 
 _PUBLICATION_KEY = "publication"
 
-TAKEN_OUT = "somebody took it out of the publication"
+TAKEN_OUT = "another client removed it from the publication"
 
 MOST_BREAKS = 1000
 """Number of breaks that are kept of each kind: a record has to fit into one message."""
@@ -239,7 +239,7 @@ def find_breaks(membership: Membership, publication: Publication, away: Collecti
     the publication breaks nothing."""
     reason = ""
     if publication.xmin != membership.xmin:
-        reason = "somebody altered the publication's operations, options or owner"
+        reason = "another client altered the publication's operations, options or owner"
     found = {table.oid: table for table in publication.tables}
     breaks = []
     for member in membership.members:
@@ -259,5 +259,5 @@ def _break_of(member: Member, found: PublishedTable | None) -> str:
     if member.xmin in (found.xmin, found.xmin.partition("/")[0]):
         return ""
     if (found.row_filter, found.columns) != (member.row_filter, member.columns):
-        return "somebody changed its row filter or its columns in the publication"
-    return "somebody took it out of the publication and in again"
+        return "another client changed its row filter or its columns in the publication"
+    return "another client removed it from the publication and added it again"

@@ -56,7 +56,7 @@ class OrderExecution:
         """Writes the outcome; an order that has to wait for workers stays open. Raises TransientError when source or
         broker do not answer: then carry it out again."""
         if not order.taken_at:
-            log.info("an order about tables is carried out", order=order.verb.value, tables=",".join(order.tables))
+            log.info("a request about tables is executed", order=order.verb.value, tables=",".join(order.tables))
             if not await note_taken(self._bucket, order):
                 return
         outcomes: list[TableOutcome] | _Behind
@@ -70,7 +70,7 @@ class OrderExecution:
         await note_done(self._bucket, order, tuple(outcomes))
         for outcome in outcomes:
             (log.warning if outcome.is_refused else log.info)(
-                "an order about a table is done",
+                "a request about a table is done",
                 order=order.verb.value,
                 table=outcome.table,
                 outcome=outcome.text,
@@ -158,7 +158,7 @@ class OrderExecution:
                     texts.append(exact_text(table.schema, table.table))
         await SELECTION.change(self._bucket, lambda selection: reduce(TableSelection.remove, texts, selection))
         applied = await self._changes.apply()
-        gone = "is not replicated any more; what targets hold of it stays"
+        gone = "is not replicated any more; its rows at targets stay"
         return [*outcomes, *(_outcome(table.qualified_name, applied.refused.get(oid), gone) for oid, table in meant.items())]
 
     async def _recopy(self, patterns: Sequence[TablePattern]) -> list[TableOutcome]:
@@ -217,7 +217,7 @@ class OrderExecution:
         outcomes = [_outcome(qualified_text(pattern), nothing) for pattern in unknown]
         return [
             *outcomes,
-            *(_outcome(".".join(name), None, "is forgotten; what targets hold of it stays") for name in sorted(known)),
+            *(_outcome(".".join(name), None, "is forgotten; its rows at targets stay") for name in sorted(known)),
         ]
 
     async def _left_records(self, patterns: Sequence[TablePattern]) -> list[TableRecord]:

@@ -213,7 +213,7 @@ class PublicationWatch:
         try:
             await store_membership(self._bucket, membership)
         except TransientError as error:
-            log.warning("what is known of the publication is not recorded now", reason=str(error))
+            log.warning("the state of the publication cannot be recorded now", reason=str(error))
 
     async def _with_partitions(self, membership: Membership, lsn: str, copied_anew: Collection[int] = ()) -> Membership:
         """Returns the membership with the current partition trees, and the changes in them."""
@@ -232,7 +232,7 @@ class PublicationWatch:
                         found.append(Break(member.oid, member.schema, member.table, lsn, now(), change))
                 if self.wishes.copies and (attached := attached_partitions(before, after)):
                     names, oids = ", ".join(each.name for each in attached), tuple(each.oid for each in attached)
-                    reason = f"a partition that may hold rows was attached: {names}"
+                    reason = f"a partition was attached that possibly has rows: {names}"
                     cause = CopyCause(member.schema, member.table, parse_lsn(lsn), reason)
                     self.attached[member.oid] = Attached(cause, oids, after)
                     after = before  # the next process finds the partitions again, until ``settle_attached``
@@ -266,7 +266,7 @@ class PublicationWatch:
         found = await self._source.rows("looking for new tables", _NEWCOMERS, parameters)
         names = tuple(f"{schema}.{table}" for schema, table in found if not self.wishes.is_removed(schema, table))
         if names and not self.wishes.copies:
-            remedy = "say 'pgsluice tables add --without-copy', or name them in without-copy at a start"
+            remedy = "run 'pgsluice tables add --without-copy', or name them in without-copy at a start"
             self._report_once("tables of a whole schema or a pattern are not replicated", tables=",".join(names), remedy=remedy)
         return replace(membership, unpublished=names)
 
@@ -291,7 +291,7 @@ class PublicationWatch:
                 log.info(event, table=table.qualified_name, reason=f"it is {reason}")
             elif not self.wishes.wants(table.schema, table.name):
                 event = "the publication has a table that the group does not ask for; it is left out"
-                log.warning(event, table=table.qualified_name, remedy="name it in tables, or say 'pgsluice tables add'")
+                log.warning(event, table=table.qualified_name, remedy="name it in tables, or run 'pgsluice tables add'")
             elif not self.wishes.copies:
                 event = "a table came into the publication; it is left out, because its earlier rows are missing at the targets"
                 remedy = "run 'pgsluice tables add --without-copy', or name it in without-copy at a start"
@@ -326,13 +326,13 @@ async def _dropped_members(source: Source, membership: Membership, publication: 
     if not unpublished:
         return {}
     gone = unpublished - {table.oid for table in await tables_of(source, unpublished)}
-    again = "is copied" if copies else "is not replicated before a person asks for it"
+    again = "is copied" if copies else "is not replicated until an operator adds it"
     reasons = {}
     for member in membership.members:
         if member.oid in gone:
             made = await source.rows("looking up a table", _NAMED, [member.schema, member.table])
             reasons[member.oid] = (
-                f"it was dropped and made again at the source; the new one {again}" if made else "it was dropped at the source"
+                f"it was dropped and created again at the source; the new one {again}" if made else "it was dropped at the source"
             )
     return reasons
 

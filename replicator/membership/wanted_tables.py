@@ -67,7 +67,7 @@ async def load_wishes(settings: ReplicatorSettings, bucket: StateBucket, *, tidi
         tidied = (await SELECTION.change(bucket, lambda found: found.caught_up(patterns))).value
         left = {*tidied.added, *tidied.removed}
         if texts := [text for text in (*selection.added, *selection.removed) if text not in left]:
-            log.info("the configuration has caught up with what was added and removed by command", tables=",".join(texts))
+            log.info("the configuration now contains the tables that were added and removed by command", tables=",".join(texts))
         selection = tidied
     return Wishes.of(settings, selection)
 
@@ -94,7 +94,7 @@ def report_kept(kept: Sequence[Member], tables: Collection[SourceTable]) -> None
             "a table was renamed at the source, and tables does not ask for its new name; it is kept, by its OID",
             was=".".join(member.chosen_name),
             now=names[member.oid],
-            remedy="name it so in tables, or say 'pgsluice tables remove'",
+            remedy="name it so in tables, or run 'pgsluice tables remove'",
         )
 
 

@@ -141,7 +141,7 @@ class SourceWatch:
             self._source = await Source.connect(self._settings)
         found = await self._source.rows_of(SourceLook, "looking up the slot for metrics", _LOOK, [self._slot])
         if not found:
-            raise TransientError("the source says nothing of the slot", cause=Cause.SOURCE)
+            raise TransientError("the source returned no state of the slot", cause=Cause.SOURCE)
         return found[0]
 
     async def _close(self) -> None:

@@ -77,7 +77,7 @@ class Measurability:
     @property
     def remedy(self) -> str:
         grant = f'GRANT pg_read_all_stats TO "{self.role}", or ' if self.is_primary else ""
-        return f"{grant}say how late rows may come, like 'overlap: 10m'"
+        return f"{grant}set the longest delay of late rows, like 'overlap: 10m'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +168,8 @@ def _check_overlap(query: QuerySql) -> None:
     if not pipeline.overlap:
         example = "'overlap: 10m'" if _overlap_kind(type_name) == "interval" else "'overlap: 1000'"
         raise UsageError(
-            f"{name} is of type {type_name}, for which nobody can measure how late rows come",
-            f"take a column of type {_MEASURED_TYPE}, or say it, like {example}; 'overlap: 0' says that none comes late",
+            f"{name} is of type {type_name}, for which the delay of late rows cannot be measured",
+            f"take a column of type {_MEASURED_TYPE}, or set it, like {example}; 'overlap: 0' means that no row comes late",
         )
     if pipeline.overlap != NONE_LATE and not _overlap_kind(type_name):
         raise UsageError(f"{name} is of type {type_name}, from which no overlap can be taken", "say 'overlap: 0'")

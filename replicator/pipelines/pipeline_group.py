@@ -88,15 +88,13 @@ async def make_streams(settings: PipelineSettings, pipeline: Pipeline, client: C
     )
     if is_foreign or await ChangeStream(client, names).state() is not None:
         raise UsageError(
-            f"group {names.group!r} is a replicator's", f"give pipeline '{pipeline.name}' a group of its own ('group: …')"
+            f"group {names.group!r} is a replicator's", f"give pipeline '{pipeline.name}' a separate group ('group: …')"
         )
     await stream.ensure(settings.stream)
     await bucket.ensure(settings.stream)
     record = await load_pipeline(bucket)
     if record is not None and record.pipeline != pipeline.name:
-        raise UsageError(
-            f"group {names.group!r} is that of pipeline '{record.pipeline}'", "give each pipeline a group of its own"
-        )
+        raise UsageError(f"group {names.group!r} is that of pipeline '{record.pipeline}'", "give each pipeline a separate group")
     if record is None or record.left is None:
         await FinishedCopyRetention(stream, bucket, settings.stream.retention_s).purge()
 
@@ -124,7 +122,7 @@ async def begin_in_ledger(client: Client, names: GroupNames, origin: RunOrigin, 
     created = "" if state is None else state.created
     if known is not None and known.stream_created != created:
         raise TerminalError(
-            f"stream {names.snapshot_stream} was made anew since the pipeline ran last",
+            f"stream {names.snapshot_stream} was created again since the pipeline ran last",
             f"run 'pgsluice drop --nats-only --group {names.group}', and the pipeline again",
         )
     lsn = format_lsn(origin.lsn)

@@ -187,7 +187,7 @@ async def _reconcile(
     if asked.target is None:
         raise UsageError(
             f"where the rows of pipeline '{pipeline.name}' are is not known, so nothing can be compared",
-            "give the target's host, dbname and user beside the source's: target-host, …",
+            "give the target's host, dbname and user as well as the source's: target-host, …",
         )
     names = GroupNames(pipeline.group)
     bucket = StateBucket(client, names)
@@ -396,7 +396,7 @@ class _Opened:
     async def _end_as_wished(self, planned: Planned, state: RunState) -> RunRecord:
         ended = self._timed(planned.run).ended(state, await end_in_ledger(self.client, self.names))
         await store_pipeline(self.bucket, planned.record.with_run(ended))
-        log.info("run ended as people wish it", pipeline=self.pipeline.name, run=ended.number, state=state)
+        log.info("run ended on request", pipeline=self.pipeline.name, run=ended.number, state=state)
         return ended
 
     def _timed(self, run: RunRecord) -> RunRecord:

@@ -119,7 +119,7 @@ class QueryReader:
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled or "?column?" in names:
             which = ", ".join(doubled or ["?column?"])
-            raise UsageError(f"{self._called} has no name of its own for each column ({which})", "name them with AS")
+            raise UsageError(f"{self._called} has no distinct name for each column ({which})", "name them with AS")
         wanted = (*self._pipeline.key, *self._pipeline.cursor, *self._pipeline.deleted_by)
         missing = [name for name in dict.fromkeys(wanted) if name not in names]
         if missing:
@@ -171,13 +171,13 @@ class QueryReader:
     def _nulls_error(self) -> TerminalError:
         return TerminalError(
             f"{self._called} gives rows without a value in {', '.join(self._pipeline.cursor)}",
-            "leave them out in the query, or say nulls: skip",
+            "leave them out in the query, or write nulls: skip",
         )
 
     def _doubles_error(self, columns: Sequence[str]) -> TerminalError:
         return TerminalError(
             f"{self._called} gives several rows with the same {', '.join(columns)}",
-            "name columns in key that tell its rows apart",
+            "name columns in key that identify its rows",
         )
 
     async def value(self, query: str) -> Any:
@@ -216,7 +216,7 @@ class QueryReader:
         fact = f"{self._called} failed{server_said(sqlstate, text)}"
         match error:
             case errors.InsufficientPrivilege():
-                return TerminalError(fact, "grant the role what the query reads")
+                return TerminalError(fact, "grant the role SELECT on the tables of the query")
             case errors.ReadOnlySqlTransaction():
                 return UsageError(fact, "a pipeline only reads")
             case errors.QueryCanceled():

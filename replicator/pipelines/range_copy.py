@@ -38,7 +38,7 @@ from pgsluice.shared.wire.run_mark import ALL_ROWS, RunMark
 from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 from pgsluice.shared.wire.table import Table
 
-RUN_AGAIN = "run the pipeline again: it goes on where it ended"
+RUN_AGAIN = "run the pipeline again: it continues from its position"
 
 _KEYS_IN_A_MESSAGE = 200  # keys of an index, which have 2,704 bytes at most
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})

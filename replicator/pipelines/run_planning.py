@@ -71,7 +71,7 @@ class RunPlanning:
             record = PipelineRecord(pipeline.name, self.fingerprint, f"pipeline-{secrets.token_hex(4)}")
         elif record.fingerprint != self.fingerprint and not full:
             raise UsageError(
-                f"pipeline '{pipeline.name}' is not what it was when it ran last: its query, columns, key, target or source",
+                f"pipeline '{pipeline.name}' has changed since its last run: its query, columns, key, target or source",
                 "run it with --full: it reads all rows again, and removes none at the target",
             )
         left = record.left

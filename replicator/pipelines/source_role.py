@@ -48,7 +48,9 @@ _ROLE: LiteralString = """
       FROM pg_roles r WHERE r.rolname = current_user
 """
 
-ROLE_REMEDY = "use a separate role that may only read: CREATE ROLE …; GRANT pg_read_all_stats, and SELECT on what queries need"
+ROLE_REMEDY = (
+    "use a separate role that may only read: CREATE ROLE …; GRANT pg_read_all_stats, and SELECT on the tables of the queries"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,6 @@ async def check_source_role(source: Source, pipeline: str) -> None:
     role = await read_source_role(source)
     if role.rights:
         raise UsageError(
-            f"pipeline '{pipeline}' is a document, and {role.in_words} at its source: its author chooses what that role runs",
+            f"pipeline '{pipeline}' is a document, and {role.in_words} at its source: its author chooses this role's SQL",
             f"{ROLE_REMEDY}; or set 'trusted: true' for the source in the places file, if all authors of documents may do that",
         )

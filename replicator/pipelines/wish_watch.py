@@ -46,7 +46,7 @@ class WishWatch:
         try:
             return (await RUN_REQUESTS.load(self._bucket)).wishes(self._run)
         except TransientError as error:
-            log.debug("what is wished of the run is not known now", reason=str(error))
+            log.debug("requests about the run cannot be read now", reason=str(error))
             return Wish.RUN
 
 

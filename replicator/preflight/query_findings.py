@@ -70,7 +70,7 @@ async def role_findings(settings: PostgresSettings, named: str) -> list[Finding]
 def _strong(role: SourceRole, named: str) -> list[Finding]:
     if not role.rights:
         return []
-    fact = f"{named}: {role.in_words}, and the authors of pipelines choose what it runs"
+    fact = f"{named}: {role.in_words}, and the authors of pipelines choose the SQL that it runs"
     return [Finding("pipeline-role", Severity.WARNING, Subject.PIPELINES, fact, ROLE_REMEDY)]
 
 

@@ -101,8 +101,8 @@ async def emitting_findings(source: Source, names: GroupNames) -> list[Finding]:
             "source-logical-messages",
             Severity.WARNING,
             Subject.SOURCE,
-            "every role may emit logical messages (pg_logical_emit_message), of up to a GiB each: the replicator must receive"
-            " them before it passes over them",
+            "every role can emit logical messages (pg_logical_emit_message), of up to a GiB each: the replicator must receive"
+            " them before it can ignore them",
             f"let only roles that need it emit them: {'; '.join(choices)}",
             choices=tuple(choices),
         )
@@ -149,21 +149,21 @@ def _kept_wal(server: ServerSettings, facts: SourceFacts) -> Iterator[Finding]:
     check, name = "source-kept-wal", "max_slot_wal_keep_size"
     cure = setting_cure(facts.provider, name, ADVISED_KEPT, restart=False)
     if server.kept_mb < 0:
-        fact = f"{name} is -1: while the replicator is away, the source keeps WAL until its disk is full"
+        fact = f"{name} is -1: while the replicator is down, the source retains WAL until its disk is full"
         if facts.provider is Provider.AZURE:
-            yield _finding(check, Severity.WARNING, fact, "nobody can set it at Azure: watch the server's storage")
+            yield _finding(check, Severity.WARNING, fact, "Azure does not let users set it: monitor the server's storage")
         else:
-            yield _finding(check, Severity.WARNING, fact, f"limit it to what the disk can hold: {cure.remedy}", cure.statements)
+            yield _finding(check, Severity.WARNING, fact, f"set a limit that fits the disk: {cure.remedy}", cure.statements)
     elif server.kept_mb == 0:
         fact = f"{name} is 0: a slot is lost at the first checkpoint after its replicator lags"
         yield _finding(check, Severity.ERROR, fact, cure.remedy, cure.statements)
     elif server.kept_mb < LEAST_KEPT_MB:
-        fact = f"{name} is {server.kept_mb} MB: a replicator that is away for long loses its slot, and the group starts again"
+        fact = f"{name} is {server.kept_mb} MB: a replicator that is down for long loses its slot, and the group starts again"
         yield _finding(check, Severity.WARNING, fact, cure.remedy, cure.statements)
     if server.idle_timeout_s is not None and 0 < server.idle_timeout_s <= SHORT_IDLE_S:
         name = "idle_replication_slot_timeout"
         cure = setting_cure(facts.provider, name, "0", restart=False)
-        fact = f"{name} is {server.idle_timeout_s} s: a replicator that is away for so long loses its slot"
+        fact = f"{name} is {server.idle_timeout_s} s: a replicator that is down for so long loses its slot"
         yield _finding("source-idle-timeout", Severity.WARNING, fact, cure.remedy, cure.statements)
 
 

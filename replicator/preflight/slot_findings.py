@@ -107,13 +107,13 @@ class GroupLook:
 async def left_findings(source: Source, names: GroupNames) -> list[Finding]:
     """Returns findings about slots and publications of other groups without a reader."""
     parameters = {"plugin": PLUGIN, "slot": names.slot, "publication": names.publication}
-    left: Sequence[_Left] = await source.rows_of(_Left, "looking for what groups left", _LEFT, parameters)
+    left: Sequence[_Left] = await source.rows_of(_Left, "finding objects that former groups left", _LEFT, parameters)
     return [_left_finding(each) for each in left]
 
 
 def _left_finding(left: _Left) -> Finding:
     group = left.named or (left.slot or "").removeprefix("pgsluice_")
-    what = f"publication of group {group!r} has no slot" if left.slot is None else f"nobody reads replication slot {left.slot}"
+    what = f"publication of group {group!r} has no slot" if left.slot is None else f"no client reads replication slot {left.slot}"
     kept = f", for which the source keeps {left.kept} of WAL" if left.kept else ""
     fact = f"{what}{kept}"
     remedy = f"start that group's replicator, or: pgsluice drop --source-only --group {group}"

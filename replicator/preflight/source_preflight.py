@@ -87,7 +87,7 @@ class _Examination:
         self._copying = settings.copy.connections if settings.copy is not None else 0
 
     async def run(self) -> None:
-        await self._source.execute("beginning to look", sql.SQL("SET default_transaction_read_only = on").format())
+        await self._source.execute("starting the checks", sql.SQL("SET default_transaction_read_only = on").format())
         with self._found.looking("source-version"):
             await self._look(await self._source.facts())
 

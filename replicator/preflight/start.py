@@ -139,7 +139,7 @@ class SourceLook:
         if self._names.chosen_publication:
             statement = creation(self._names, tables, self._settings.publish).as_string()
             fact = f"publication {self._names.publication} does not exist"
-            remedy = f"let an administrator say: {statement}"
+            remedy = f"let an administrator run: {statement}"
             self.found.note("source-publication", Severity.ERROR, fact, remedy, statements=(statement,))
             return
         with self.found.looking("source-privileges"):

@@ -102,8 +102,8 @@ async def keyless_findings(source: Source, tables: Collection[SourceTable], oper
             KEYLESS,
             Severity.WARNING,
             Subject.SOURCE,
-            f"{name} has REPLICA IDENTITY FULL and no primary key: for each UPDATE and DELETE of a row a Postgres target looks"
-            " through its whole table, which takes minutes for thousands of them",
+            f"{name} has REPLICA IDENTITY FULL and no primary key: for each UPDATE and DELETE of a row a Postgres target scans"
+            " its whole table, which needs minutes for thousands of them",
             f"ALTER TABLE {name} ADD PRIMARY KEY (…), or a unique index on columns that are NOT NULL and ALTER TABLE {name}"
             " REPLICA IDENTITY USING INDEX …, at the source and at the target",
         )
@@ -158,8 +158,8 @@ def _partitions(shapes: Sequence[_Shape]) -> Iterator[Finding]:
                 "source-partition-identity",
                 Severity.WARNING,
                 Subject.SOURCE,
-                f"{len(shape.partition_cures)} partitions of {shape.name} have another replica identity than it has: what old"
-                " rows hold depends on the partition",
+                f"{len(shape.partition_cures)} partitions of {shape.name} have another replica identity than it has: the"
+                " content of old rows depends on the partition",
                 "; ".join(shape.partition_cures[:SHOWN]),
                 tuple(shape.partition_cures),
             )
@@ -177,7 +177,7 @@ async def _inheritance(source: Source, tables: Sequence[SourceTable]) -> list[Fi
 def _not_sent(facts: SourceFacts, shapes: Sequence[_Shape]) -> Iterator[Finding]:
     if generated := [f"{shape.name} ({', '.join(shape.generated)})" for shape in shapes if shape.generated]:
         publish = (
-            "or publish them with a publication of your own (publish_generated_columns = stored)"
+            "or publish them with a custom publication (publish_generated_columns = stored)"
             if facts.major_version >= GENERATED_SINCE
             else "PostgreSQL 18 can publish them"
         )

@@ -114,7 +114,7 @@ def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
         if is_replaced
         else "it is no longer among the tables; its changes since then are not published"
     )
-    remedy = "" if is_replaced else "when it returns it is copied anew"
+    remedy = "" if is_replaced else "when it returns it is resynced"
     return kept.enter(Phase.LEFT, error=fact, remedy=remedy)
 
 
@@ -164,7 +164,7 @@ def check_copy_origin(snapshot: SnapshotRecord | None, origin: CopyOrigin, mode:
             f"check host and dbname; for another source use another group, or {START_AGAIN}",
         )
     if snapshot.stream_created != origin.stream_created:
-        raise TerminalError("the snapshot stream was deleted and made again: copied rows are gone", START_AGAIN)
+        raise TerminalError("the snapshot stream was deleted and created again: copied rows are gone", START_AGAIN)
     if snapshot.mode is not mode:
         raise UsageError(
             f"this group was started with --{snapshot.mode}, not with --{mode}",

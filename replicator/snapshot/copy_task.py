@@ -222,7 +222,7 @@ async def _end_statement(connection: Connection) -> None:
     try:
         await connection.cancel_safe(timeout=CANCEL_DEADLINE_S)
     except psycopg.Error as error:
-        log.debug("a statement at the source ends by itself", reason=type(error).__name__)
+        log.debug("a statement at the source could not be cancelled", reason=type(error).__name__)
 
 
 async def publish_rows(
@@ -287,7 +287,7 @@ async def check_room(publisher: RangePublisher, parameters: CopyParameters, requ
     await publisher.flush()
     if body_bytes <= share.lone_body_bytes:
         error = TransientError(
-            f"{name} has a row that is too large to be copied beside others",
+            f"{name} has a row that is too large to be copied together with others",
             "it is copied when they are done",
             Cause.STREAM_FULL,
         )
@@ -306,7 +306,7 @@ async def locked(connection: Connection, pages: PageRange) -> AsyncIterator[None
     filenode, has_its_names = await cursor.fetchone() or (0, False)
     if filenode != pages.filenode or not has_its_names:
         change = "truncated or rewritten" if has_its_names else "altered"
-        error = TransientError(f"{pages.name} was {change} while it was copied", "it is copied anew", Cause.SOURCE)
+        error = TransientError(f"{pages.name} was {change} while it was copied", "it is copied again", Cause.SOURCE)
         raise RangeFailedError(RangeStatus.REWRITTEN, error)
     yield
     await connection.execute("ROLLBACK TO SAVEPOINT range")
@@ -323,7 +323,7 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
     if pages.is_of_query:
         return _query_failure(fact, sqlstate, text, cause)
     if sqlstate in _ALTERED:
-        return RangeFailedError(RangeStatus.REWRITTEN, TransientError(fact, "the table was altered; it is copied anew", cause))
+        return RangeFailedError(RangeStatus.REWRITTEN, TransientError(fact, "the table was altered; it is copied again", cause))
     if sqlstate == "42501" and "row-level" in text:
         return RangeFailedError(
             RangeStatus.REFUSED, TerminalError(fact, "give the role BYPASSRLS, or make it the owner of a table without FORCE")
@@ -341,7 +341,7 @@ def copy_failure(pages: PageRange, sqlstate: str, text: str) -> RangeFailedError
 def _query_failure(fact: str, sqlstate: str, text: str, cause: Cause) -> RangeFailedError:
     """Returns the error for a pipeline's query; not for a lost connection."""
     if sqlstate == "42501":
-        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, "grant the role what the query reads"))
+        return RangeFailedError(RangeStatus.REFUSED, TerminalError(fact, "grant the role SELECT on the tables of the query"))
     if sqlstate.startswith(_OF_A_ROW) or is_too_large(sqlstate, text):
         return RangeFailedError(RangeStatus.UNREADABLE, TerminalError(fact, "correct the query"))
     if sqlstate.startswith("42"):

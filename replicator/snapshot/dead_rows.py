@@ -59,7 +59,7 @@ class RowLetters:
     def too_many(self, reason: str) -> TerminalError:
         """``reason`` is the last one's."""
         return TerminalError(
-            f"{self._name} has more than {self._most} rows that cannot go on; the last one: {reason}",
+            f"{self._name} has more than {self._most} rows that cannot be processed; the last one: {reason}",
             "correct the query or the steps, replay or discard dead letters ('pgsluice dead'), or raise max-dead-letters of the"
             " pipeline",
         )

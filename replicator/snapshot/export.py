@@ -104,7 +104,7 @@ class SnapshotKeeper:
                 is_conflict = isinstance(error, errors.SerializationFailure)
                 raise SnapshotGoneError(
                     f"the connection that keeps the snapshot broke ({reason})",
-                    RECOVERY_CONFLICT if is_conflict else "unfinished tables are copied anew",
+                    RECOVERY_CONFLICT if is_conflict else "unfinished tables are copied again",
                 ) from None
 
     async def close(self) -> None:
@@ -141,7 +141,7 @@ async def import_snapshot(connection: Connection, name: str) -> None:
         await connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
     except (errors.InvalidParameterValue, errors.UndefinedObject, errors.ObjectNotInPrerequisiteState) as error:
         raise SnapshotGoneError(
-            f"the snapshot is gone (SQLSTATE {error.sqlstate})", "unfinished tables are copied anew"
+            f"the snapshot is gone (SQLSTATE {error.sqlstate})", "unfinished tables are copied again"
         ) from None
     except psycopg.Error as error:
         raise sql_error(error, "reading under the snapshot") from None

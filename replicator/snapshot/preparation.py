@@ -86,7 +86,9 @@ def _wishes(
         pattern = parse_member_pattern(text, settings.schema)
         matching = {table.oid for table in tables if pattern.matches(table.schema, table.name)}
         if not matching:
-            raise UsageError(f"recopy: {text!r} is not among the tables of this group", "check recopy and tables (case matters)")
+            raise UsageError(
+                f"'recopy': {text!r} is not among the tables of this group", "check 'recopy' and 'tables' (case matters)"
+            )
         recopied |= matching
     return CopyWishes(
         retry_errored=copy.retry_errored,

@@ -142,7 +142,7 @@ class RangePublisher:
                 self._log_waiting(error)
                 await asyncio.sleep(backoff.next_pause_s())
             else:
-                raise publish_error(self._stream.name, error, "the copy goes on from there at the next start")
+                raise publish_error(self._stream.name, error, "the copy continues from there at the next start")
 
     async def _request(self, prepared: _Prepared) -> dict[str, Any] | None:
         """JetStream's answer; None when there was none, and the message may be stored or not."""
@@ -153,8 +153,8 @@ class RangePublisher:
             raise payload_error(f"a message for stream {self._stream.name}") from None
         except CLIENT_ERRORS as error:
             if self._client.is_closed:
-                raise TransientError("the connection to NATS is closed", "it is made again", Cause.NATS) from None
-            log.warning("JetStream did not acknowledge rows; looking what it holds", reason=type(error).__name__)
+                raise TransientError("the connection to NATS is closed", "it is opened again", Cause.NATS) from None
+            log.warning("JetStream did not acknowledge rows; reading the end of the stream", reason=type(error).__name__)
             return None
         content: dict[str, Any] = orjson.loads(answer.data)
         return content

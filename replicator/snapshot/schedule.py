@@ -24,7 +24,7 @@ from pgsluice.shared.process.retrying import Pauses
 
 SMALL_SHARE = 8  # ranges that together have less than an eighth of the range size travel in one task
 
-ASK_AGAIN = "say 'pgsluice tables retry' while the group streams, or start with --retry-errored"
+ASK_AGAIN = "run 'pgsluice tables retry' while the group streams, or start with --retry-errored"
 
 MOST_FAILURES = 3  # of one range; then its table is errored
 NO_UNREADABLE = 0

@@ -80,7 +80,7 @@ def share_of_stream(stream: str, size_bytes: int, tasks: int, max_payload: int) 
     is too little for any copy."""
     if size_bytes < LEAST_STREAM_BYTES:
         raise TerminalError(
-            f"stream {stream} may hold {size_bytes} bytes, too few for copied rows", "set stream-max-bytes to 1MiB or more"
+            f"stream {stream} is limited to {size_bytes} bytes, too few for copied rows", "set stream-max-bytes to 1MiB or more"
         )
     tasks = max(1, min(tasks, size_bytes // 2 // LEAST_SHARE_BYTES))
     share = size_bytes // 2 // tasks

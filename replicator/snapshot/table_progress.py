@@ -163,7 +163,7 @@ class TableProgress:
     async def run(self) -> None:
         """Writes at least every WRITE_INTERVAL_S while there is something to write, until it is cancelled."""
         await asyncio.sleep(WRITE_INTERVAL_S)
-        await repeat(self.write, WRITE_INTERVAL_S, "the ledger is not written now")
+        await repeat(self.write, WRITE_INTERVAL_S, "the table state store cannot be written now")
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ async def _check_unchanged(source: Source, doing: str, tables: Sequence[SourceTa
     another now."""
     parameters = [[table.oid for table in tables], [table.schema for table in tables], [table.name for table in tables]]
     if changed := [name for (name,) in await source.rows(doing, _CHANGED, parameters)]:
-        raise TableChangedError(f"{', '.join(changed)} is another table by now, or gone", "it is looked up again")
+        raise TableChangedError(f"{', '.join(changed)} is another table now, or does not exist", "it is looked up again")
 
 
 async def _lock(

@@ -280,7 +280,7 @@ def _obstacle(table: Table, relations: Sequence[_RelationRow]) -> TerminalError 
             also = f"{relation.schema_grant}; " if relation.schema_grant else ""
             return TerminalError(
                 f"the role may not read {', '.join(unreadable)} of {name}",
-                f"{also}{relation.select_grant}, or SELECT on its columns and ctid, by which pages are told apart",
+                f"{also}{relation.select_grant}, or SELECT on its columns and ctid, by which pages are distinguished",
                 statements=[*([relation.schema_grant] if also else []), relation.select_grant],
             )
         if relation.schema_grant:

@@ -124,7 +124,7 @@ async def notice_our_end(connection: Connection) -> None:
     try:
         await connection.execute("SET client_connection_check_interval = '5s'")
     except errors.InvalidParameterValue:
-        log.debug("the source cannot look whether we are there while it waits; it notices afterwards")
+        log.debug("the source cannot check this connection while it waits; it detects a loss afterwards")
     except psycopg.Error as error:
         raise sql_error(error, "preparing to wait") from None
 
@@ -149,8 +149,8 @@ TOO_LARGE = (
 
 
 RECOVERY_CONFLICT = (
-    "its primary has removed rows that are still read here: set hot_standby_feedback = on at this standby, or raise its"
-    " max_standby_streaming_delay (-1: for as long as it takes), or copy from the primary; what is finished stays"
+    "its primary has removed rows that this standby still reads: set hot_standby_feedback = on at this standby, or raise its"
+    " max_standby_streaming_delay (-1: for as long as it takes), or copy from the primary; finished tables stay"
 )
 """Remedy when a standby ends snapshots (manual: "Handling Query Conflicts"). For transactions that only read it is the
 only reason for a serialization failure."""
@@ -167,9 +167,9 @@ def sql_error(error: psycopg.Error, doing: str) -> PgsluiceError:
     fact = f"{doing} failed{server_said(error.sqlstate or '', error.diag.message_primary or str(error))}"
     match error:
         case errors.InsufficientPrivilege():
-            return MissingPrivilegeError(fact, "grant the role what it lacks, or let the owner do it")
+            return MissingPrivilegeError(fact, "grant the role the missing privilege, or let the owner do it")
         case errors.ConfigurationLimitExceeded():
-            return TerminalError(fact, "raise max_replication_slots, or drop a slot that nobody uses")
+            return TerminalError(fact, "raise max_replication_slots, or drop an unused slot")
         case errors.InvalidCatalogName() | errors.InvalidSchemaName() | errors.UndefinedTable():
             return UsageError(fact, "check schema and tables")
         case errors.CharacterNotInRepertoire() | errors.UntranslatableCharacter():

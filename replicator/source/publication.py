@@ -189,7 +189,7 @@ def check_identity(publication: Publication, oid: int) -> None:
     """Raises TerminalError when it is not the one that had ``oid``."""
     if publication.oid != oid:
         raise TerminalError(
-            f"publication {publication.name} was dropped and made again: changes in between were not published", START_AGAIN
+            f"publication {publication.name} was dropped and created again: changes in between were not published", START_AGAIN
         )
 
 
@@ -214,7 +214,7 @@ def check_fit(publication: Publication, tables: Sequence[SourceTable]) -> None:
     if differences:
         raise TerminalError(
             f"publication {publication.name}, which an administrator made, {' and '.join(differences)}",
-            f"let its owner say: {'; '.join(statement.as_string() for statement in statements)}",
+            f"let its owner run: {'; '.join(statement.as_string() for statement in statements)}",
             statements=[statement.as_string() for statement in statements],
         )
 

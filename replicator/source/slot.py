@@ -113,11 +113,11 @@ async def end_own_reader(source: Source, slot: ReplicationSlot, own: int) -> Non
     that it has closed. Raises TransientError then: the server has not noticed, and is asked to end it now."""
     if slot.active_pid is None or slot.active_pid != own:
         return
-    await source.rows("ending our earlier session", "SELECT pg_terminate_backend(%s)", [own])
+    await source.rows("ending this group's earlier session", "SELECT pg_terminate_backend(%s)", [own])
     raise TransientError(
         f"replication slot {slot.name} is still held by process {own} of the source, which served this replicator over a"
         " connection that was lost",
-        "it was told to end; the slot is tried again",
+        "it was asked to end; the slot is tried again",
         Cause.LOCK,
     )
 
@@ -177,7 +177,7 @@ async def free_slot_findings(source: Source, facts: SourceFacts, names: GroupNam
     if room.most - room.used >= needed:
         return []
     for_a_moment = ", one of them for a moment" if needs.copies else ""
-    nobody_reads = f" (nobody reads {', '.join(room.inactive[:MOST_TOLD])})" if room.inactive else ""
+    nobody_reads = f" (unused: {', '.join(room.inactive[:MOST_TOLD])})" if room.inactive else ""
     cure = setting_cure(facts.provider, "max_replication_slots", str(max(10, room.used + needed)), restart=True)
     return [
         Finding(
@@ -186,7 +186,7 @@ async def free_slot_findings(source: Source, facts: SourceFacts, names: GroupNam
             Subject.SOURCE,
             f"the source has {room.most} replication slots (max_replication_slots), of which {room.used} are used{nobody_reads};"
             f" the group needs {needed} more{for_a_moment}",
-            f"{cure.remedy}; or drop a slot that nobody uses",
+            f"{cure.remedy}; or drop an unused slot",
             cure.statements,
             tuple(_drop_statement(name) for name in room.inactive),
             restart=True,
@@ -207,8 +207,8 @@ def check_failover(facts: SourceFacts) -> None:
 
 
 RUNS_AHEAD = (
-    "failover is on, but synchronized_standby_slots of the source is empty: after a failover the stream may hold "
-    "transactions that the new primary never had, and the group has to start again"
+    "failover is on, but synchronized_standby_slots of the source is empty: after a failover the stream can contain "
+    "transactions that the new primary never had, and the group must start over"
 )
 RUNS_AHEAD_REMEDY = (
     "ALTER SYSTEM SET synchronized_standby_slots = '<the standbys' physical slots>', then reload; and sync_replication_slots = on"

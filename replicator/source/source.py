@@ -271,7 +271,7 @@ class Source:
         [facts] = await self.rows_of(SourceFacts, "checking the source", _FACTS, parameters)
         if not facts.version.startswith("PostgreSQL ") or "-YB-" in facts.version:
             raise TerminalError(
-                f"the source is no PostgreSQL server, but says that it is {facts.version.partition(' on ')[0]}",
+                f"the source is not a PostgreSQL server: it reports that it is {facts.version.partition(' on ')[0]}",
                 "it has neither PostgreSQL's WAL nor its slots; replicate from a PostgreSQL server",
             )
         if facts.major_version < MINIMUM_SERVER_VERSION:

@@ -55,7 +55,7 @@ def stream_error(fields: Mapping[int, bytes]) -> PgsluiceError:
         case "42704":
             return TerminalError(fact, "the replication slot is gone; run 'pgsluice drop' and start again")
         case "42501":
-            return TerminalError(fact, "give the role what it lacks, for example ALTER ROLE … REPLICATION")
+            return TerminalError(fact, "grant the role the missing attribute, for example ALTER ROLE … REPLICATION")
         case "55006":
             return TransientError(fact, "stop the other replicator, or wait until the server notices that it is gone", Cause.LOCK)
     if not sqlstate or sqlstate[:2] in ("08", "40", "53", "55", "57", "58"):

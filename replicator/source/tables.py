@@ -206,7 +206,7 @@ async def matching_tables(source: Source, pattern: TablePattern) -> list[SourceT
     if pattern.schema.is_name and pattern.schema.name == TARGET_SCHEMA:
         raise UsageError(
             f"tables of schema {TARGET_SCHEMA} cannot be replicated: at a target that schema holds pgsluice's own tables",
-            "remove them from tables, or move what is yours to another schema",
+            "remove them from tables, or move your tables to another schema",
         )
     parameters = {"schema": pattern.schema.like, "table": pattern.name.like, "is_name": pattern.is_name}
     found = await source.rows_of(SourceTable, _DOING, _COLUMNS + _NAMED, parameters)
@@ -264,10 +264,10 @@ def identity_errors(tables: Iterable[SourceTable], operations: Iterable[str], pu
 
 def _unsent(name: str) -> TerminalError:
     return TerminalError(
-        f"the replica identity of {name} has generated columns, which are not published: what identifies its rows would be"
+        f"the replica identity of {name} has generated columns, which are not published: the identity of its rows would be"
         " missing, and since PostgreSQL 18 UPDATE and DELETE of it fail once it is published",
-        "make a unique index on columns that are NOT NULL and not generated, and ALTER TABLE … REPLICA IDENTITY USING INDEX …;"
-        " or, since PostgreSQL 18, replicate a publication of your own that names them in its list of columns, or has"
+        "create a unique index on columns that are NOT NULL and not generated, and ALTER TABLE … REPLICA IDENTITY USING INDEX …;"
+        " or, since PostgreSQL 18, replicate a custom publication that names them in its list of columns, or has"
         " publish_generated_columns = stored",
     )
 

@@ -127,7 +127,7 @@ class AlertWatch:
                 self._problem = str(error)
                 self._settings = replace(overrides, webhook="", token="").applied_to(self._started_with, os.environ)
                 self._channels = channels(self._settings)
-                log.warning("where alerts are to be sent is not to be had here, going on as this was started", reason=str(error))
+                log.warning("the alert settings cannot be read here, continuing with those of the start", reason=str(error))
         if self._channels:
             self.is_wanted.set()
 
@@ -218,4 +218,4 @@ class AlertWatch:
 
 def _test_alert(test: AlertTest) -> AlertRecord:
     fact = f"{test.by or 'somebody'} asked whether alerts arrive"
-    return AlertRecord(AlertName.TEST, "alerts", Severity.WARNING, fact, "nothing is to be done: they do", test.asked_at)
+    return AlertRecord(AlertName.TEST, "alerts", Severity.WARNING, fact, "no action is needed: they arrive", test.asked_at)

@@ -154,7 +154,7 @@ def _slot(slot: SlotRecord | None) -> Iterator[Condition]:
         remedy = f"{remedy_of_loss(slot.lost)} at the source, then run 'pgsluice drop' and start again with an empty target"
         yield Condition(AlertName.SLOT_LOST, slot.name, f"replication slot {slot.name} is lost ({slot.lost})", remedy)
     elif slot.wal_status == "unreserved" or _has_little_room(slot):
-        left = "" if slot.safe_wal_bytes is None else f", {max(0, slot.safe_wal_bytes)} bytes of WAL before it is given up"
+        left = "" if slot.safe_wal_bytes is None else f", {max(0, slot.safe_wal_bytes)} bytes of WAL before it is invalidated"
         fact = f"replication slot {slot.name} may be lost soon: wal_status {slot.wal_status}{left}"
         remedy = "see why the replicator does not confirm, and raise max_slot_wal_keep_size at the source"
         yield Condition(AlertName.SLOT_AT_RISK, slot.name, fact, remedy)
@@ -201,13 +201,13 @@ def _missing_rows(facts: GroupFacts) -> Iterator[Condition]:
 def _lag(worker: str, lag: Lag, longest_s: float) -> Iterator[Condition]:
     """A lag that is not known is no lag; why it is not known is another alert's."""
     if lag.seconds is not None and lag.seconds > longest_s:
-        fact = f"worker {worker} is {lag.seconds:.0f} s and {lag.messages} messages behind the stream"
-        yield Condition(AlertName.LAG, worker, fact, "see what it waits for: 'pgsluice status'")
+        fact = f"worker {worker} is {lag.seconds:.0f} s and {lag.messages} messages behind"
+        yield Condition(AlertName.LAG, worker, fact, "find the cause: 'pgsluice status'")
 
 
 def _stream(name: str, state: StreamState) -> Iterator[Condition]:
     if state.max_bytes > 0 and state.bytes > NEARLY_FULL * state.max_bytes:
-        fact = f"stream {name} is {state.bytes / state.max_bytes:.0%} full; when it is full, the source keeps its WAL"
+        fact = f"stream {name} is {state.bytes / state.max_bytes:.0%} full; when it is full, the source retains WAL"
         yield Condition(AlertName.STREAM_NEARLY_FULL, name, fact, "start the workers that lag, or raise stream-max-bytes")
 
 
@@ -225,7 +225,7 @@ def _runs(facts: RunFacts) -> Iterator[Condition]:
     if not facts.has_ticks or facts.tick_age_s is None:
         return
     if facts.tick_age_s > LATE_TICK_S:
-        fact = f"pipeline {facts.pipeline} was to run {facts.tick_age_s:.0f} s ago, and nobody executes it"
+        fact = f"pipeline {facts.pipeline} was due {facts.tick_age_s:.0f} s ago, and no process executes it"
         yield Condition(AlertName.RUN_LATE, facts.pipeline, fact, "start 'pgsluice schedule', or 'pgsluice server --run'")
     elif facts.overtaken:
         fact = f"a run of pipeline {facts.pipeline} was not done when its next tick came"

@@ -120,7 +120,7 @@ class CommandChannel:
             ) from None
         if ended.returncode:
             # no cause: not pgsluice's program, which reports its own errors
-            raise TransientError(f"alert-command {self._arguments[0]} ended with {ended.returncode}", "see what it writes itself")
+            raise TransientError(f"alert-command {self._arguments[0]} ended with {ended.returncode}", "read its output")
 
 
 def _without_ours(environment: os._Environ[str]) -> dict[str, str]:

@@ -134,7 +134,7 @@ class _Examination:
                 fact = f"max_payload of the NATS server is {self._client.max_payload} bytes: larger messages go in pieces"
                 self._found.note("nats-max-payload", Severity.WARNING, fact, "set max_payload: 1MB in its configuration")
             if self._stream.replicas == 1:
-                fact = "with stream-replicas: 1 a power cut can lose what NATS acknowledged in the two minutes before"
+                fact = "with stream-replicas: 1 a power cut can lose messages that NATS acknowledged in the two minutes before"
                 remedy = "set jetstream { sync_interval: always } in the server's configuration, or use three replicas"
                 self._found.note("nats-sync-interval", Severity.INFO, fact, remedy)
         except PgsluiceError as error:
@@ -248,7 +248,7 @@ class _Examination:
             fact = f"stream-replicas is {wanted}, and the NATS server is in no cluster"
             self._found.note("nats-replicas", Severity.ERROR, fact, "set stream-replicas: 1, or make it a cluster")
         elif wanted > servers:
-            fact = f"stream-replicas is {wanted}, and the NATS cluster tells of {servers} servers"
+            fact = f"stream-replicas is {wanted}, and the NATS cluster reports {servers} servers"
             self._found.note("nats-replicas", Severity.WARNING, fact, f"set stream-replicas to {servers} at most, or add servers")
         if self._stream.placement_tags:
             tags = ", ".join(self._stream.placement_tags)

@@ -194,7 +194,7 @@ class _Complaints:
         if self.is_connected and time.monotonic() - self._logged_at >= WAIT_LOG_INTERVAL_S:
             self._logged_at = time.monotonic()
             if denied:
-                log.warning("NATS does not permit what 'pgsluice nats permissions' prints", denied=denied)
+                log.warning("NATS denies a subject that 'pgsluice nats permissions' lists", denied=denied)
                 return
             log.warning("NATS refuses the connection", servers=_host_list(self._settings), reason=_reason(error))
 
@@ -427,7 +427,7 @@ def _no_answer(client: Client) -> TransientError:
     if client._server_info.get("jetstream"):
         return unanswered(client, "JetStream", "TimeoutError")
     return TransientError(
-        "JetStream does not answer, and the NATS server that we are connected to has it off",
+        "JetStream does not answer, and the connected NATS server has it off",
         "start nats-server with -js and a store directory, or check those of its cluster that have JetStream",
         Cause.NATS,
     )

@@ -33,7 +33,7 @@ MOST_CHANGES = 20
 
 _KEY = "definitions"
 _WORKER_PREFIX = "definitions."
-_REMEDY = "delete the key: what is published from now on is noted again"
+_REMEDY = "delete the key: schema changes are recorded again from now on"
 
 
 class Outcome(enum.StrEnum):

@@ -17,7 +17,7 @@ from pgsluice.shared.errors import HistoryError
 
 HALT_KEY = "halt"
 
-_LIFT = "or, when the right server or a restored broker is there again, run 'pgsluice forget --halt' and start it"
+_LIFT = "or, when the right server or a restored broker is back, run 'pgsluice forget --halt' and start it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class ProcessReport:
                 if bucket is not None and not await self._is_anothers(bucket):
                     await bucket.put(self._key, replace(_ended(record, error), is_finished=is_finished and error is None))
         except (PgsluiceError, TimeoutError) as failure:
-            log.debug("how the process ends is told to nobody", reason=type(failure).__name__)
+            log.debug("the end of the process could not be reported", reason=type(failure).__name__)
 
     async def _tell_news(self) -> None:
         record, now = self._record(), time.monotonic()

@@ -28,7 +28,7 @@ LsnText = Annotated[str, parse_lsn]
 TimeText = Annotated[str, datetime.fromisoformat]
 """A time as RFC 3339; "" if there is none yet."""
 
-USE_THAT_VERSION = "a newer pgsluice wrote it, or a person did; use that version, or run 'pgsluice drop' and start again"
+USE_THAT_VERSION = "a newer pgsluice or another program wrote it; use that version, or run 'pgsluice drop' and start again"
 
 
 MOST_UNPACKED_BYTES = 256 * 1024**2

@@ -111,7 +111,9 @@ def stream_error(stream: str, error: Mapping[str, Any]) -> PgsluiceError:
     """Returns the error when JetStream refuses an operation on ``stream``."""
     code, text = error.get("err_code"), error.get("description", "")
     if code == _SUBJECTS_OVERLAP:
-        return TerminalError(f"stream {stream} cannot be created: {text}", "another stream listens on our subject; remove it")
+        return TerminalError(
+            f"stream {stream} cannot be created: {text}", "another stream listens on this group's subject; remove it"
+        )
     if is_passing_answer(error):
         return TransientError(
             f"JetStream refuses an operation on stream {stream}: {text} (error {code})", "it is tried again", Cause.NATS

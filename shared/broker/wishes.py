@@ -76,5 +76,5 @@ async def follow(look: Callable[[], Awaitable[None]], what: str) -> None:
             await look()
         except PgsluiceError as error:
             if news.is_due(error):
-                log.warning("what people ordered cannot be looked up, going on as before", wish=what, reason=str(error))
+                log.warning("the requests of operators cannot be read, continuing as before", wish=what, reason=str(error))
         await asyncio.sleep(LOOK_INTERVAL_S)

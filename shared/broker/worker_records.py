@@ -18,7 +18,7 @@ MOST_BATCHES = 50
 
 _WORKER_PREFIX = "worker."
 _ANY_LSN = "FFFFFFFF/FFFFFFFF"
-_FORGET = "something else wrote it; 'pgsluice forget --worker' removes what the group knows of a worker"
+_FORGET = "another program wrote it; 'pgsluice forget --worker' removes the group's records of a worker"
 
 
 def worker_key(worker: str) -> str:
@@ -165,7 +165,7 @@ class BatchesRecord:
     started_at: TimeText
     batches: tuple[BatchRecord, ...] = ()
 
-    MALFORMED_REMEDY: ClassVar[str] = "the worker writes it anew with its next batch"
+    MALFORMED_REMEDY: ClassVar[str] = "the worker writes it again with its next batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class LeaseRecord:
     boot: str = ""
     started: str = ""
 
-    MALFORMED_REMEDY: ClassVar[str] = "something else wrote it; remove the key from the bucket"
+    MALFORMED_REMEDY: ClassVar[str] = "another program wrote it; remove the key from the bucket"
 
 
 async def read_reports(bucket: StateBucket) -> dict[str, WorkerReport]:

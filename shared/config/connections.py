@@ -29,7 +29,7 @@ def _group_name(text: str) -> str:
 
 def _inbox_prefix(text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text) is None:
-        raise ValueError("is not a subject (letters, digits, '_' and '-', with dots between)")
+        raise ValueError("is not a subject (a-z, A-Z, 0-9, '_' and '-', with dots between)")
     return text
 
 

@@ -76,7 +76,7 @@ def _entries(path: str, root: yaml.MappingNode, document: Document) -> ConfigFil
             entry = Entry(line, None)
         if id(key_node) in first_lines:
             remedy = f"remove it here or in line {first_lines[id(key_node)]}"
-            problems.append(UsageError(f"{path}, line {line}: {key} is there twice", remedy))
+            problems.append(UsageError(f"{path}, line {line}: {key} occurs twice", remedy))
         else:
             entries[key] = entry
     return ConfigFile(path, entries, tuple(problems))

@@ -389,7 +389,7 @@ def _of_pg_flo(values: Values, environment: Mapping[str, str], known: Collection
         if option.pg_flo_variable in used:
             renamed[option.pg_flo_variable] = option.variable
         elif theirs and option.variable in used and theirs != environment[option.variable].strip():
-            reason = f"{option.variable} says something else, and wins: remove one of them"
+            reason = f"{option.variable} has another value, and wins: remove one of them"
             yield Notice(option.pg_flo_variable, "environment", reason)
     if renamed:
         new_names = ", ".join(renamed[name] for name in sorted(renamed))

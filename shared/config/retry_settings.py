@@ -49,7 +49,7 @@ def _checked(pairs: dict[str, str]) -> dict[str, str]:
 RETRY = Option(
     "retry",
     Kind.PAIRS,
-    f"First and longest pause between attempts, for one kind of failure ({', '.join(_KINDS)}); repeatable",
+    f"First and longest pause between attempts, for a kind of failure ({', '.join(_KINDS)}); repeatable",
     "target=1s..30s",
     convert=_checked,
 )

@@ -50,7 +50,7 @@ PUBLICATION = Option(
 BATCH_SIZE = Option(
     "batch-size",
     Kind.NUMBER,
-    "Most stream messages in one batch (a message holds up to 256 KiB of changes)",
+    "Most stream messages in one batch (a message contains at most 256 KiB of changes)",
     "8192",
     "8192",
     minimum=1,
@@ -315,7 +315,7 @@ class WorkerSettings:
         Option(
             "ddl-policy",
             Kind.PAIRS,
-            "Action for one kind of schema change, for all tables or a pattern ('shop.* drop-table=drop'); repeatable",
+            "Action for a kind of schema change, for all tables or a pattern ('shop.* drop-table=drop'); repeatable",
             "drop-column=keep",
         )
     )

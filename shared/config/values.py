@@ -87,7 +87,7 @@ class Values:
 
 
 def missing_option(option: Option, file: str | None) -> UsageError:
-    url = f", or a {option.url} that says it" if option.url else ""
+    url = f", or a {option.url} for it" if option.url else ""
     if file is None:
         return UsageError(f"{option.name} is not set", f"give the option '{option.name}'{url}, for example {option.example}")
     where = f"'{option.name}:' in {file}" if file else f"'{option.name}:' in a file given with --config (none was given)"

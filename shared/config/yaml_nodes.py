@@ -173,13 +173,13 @@ class _Measure:
 
     def _measure_part(self, part: yaml.Node, node: yaml.Node) -> tuple[int, int]:
         if id(part) in self._around:
-            raise yaml.MarkedYAMLError(problem="an alias stands for what it is part of", problem_mark=part.start_mark)
+            raise yaml.MarkedYAMLError(problem="an alias refers to a node that contains it", problem_mark=part.start_mark)
         known = self._known.get(id(part))
         if known is None:
             return self.measure(part)
         self._aliased_bytes += known[0]
         if self._aliased_bytes > self._most_aliased_bytes:
-            problem = f"aliases stand for more than {self._most_aliased_bytes >> 20} MiB: write less of it, or in several files"
+            problem = f"aliases expand to more than {self._most_aliased_bytes >> 20} MiB: write less of it, or in several files"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return known
 

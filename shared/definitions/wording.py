@@ -56,7 +56,7 @@ def in_words(definition: PublishedDefinition) -> list[str]:
             # a single kind: the previous definition is a table or a type, and nothing else
             return [*_of_type(was, event)] if isinstance(was, TypeDefined) else ["described the type for the first time"]
         case DefinitionUnknown(sqlstate=sqlstate):
-            return [f"the source could not tell what it did (SQLSTATE {sqlstate})"]
+            return [f"the source could not describe its effect (SQLSTATE {sqlstate})"]
         case unreachable:
             assert_never(unreachable)
 
@@ -106,7 +106,9 @@ def _of_key(primary: Sequence[int], identity: Sequence[int], table: TableDefinit
     names = {column.number: column.name for column in table.columns}
     keys = [f"primary key ({', '.join(names[number] for number in primary)})"] if primary else ["no primary key"]
     if tuple(identity) != tuple(primary):
-        keys.append(f"rows known by ({', '.join(names[number] for number in identity)})" if identity else "rows not told apart")
+        keys.append(
+            f"rows known by ({', '.join(names[number] for number in identity)})" if identity else "rows not distinguished"
+        )
     return f"altered the key: {', '.join(keys)}"
 
 

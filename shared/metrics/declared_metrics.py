@@ -20,7 +20,7 @@ BUILD_INFO = Metric("pgsluice_build_info", _GAUGE, "1; the program's version is 
 ACTIVITY = Metric(
     "pgsluice_activity",
     _GAUGE,
-    "1 for what this process is doing, 0 for the rest: starting (a worker that waits for its lease too), working, paused, ending",
+    "1 for the state of this process, 0 for the rest: starting (a worker that waits for its lease too), working, paused, ending",
     _BOTH,
     ("activity",),
 )
@@ -43,7 +43,7 @@ WAITING_SECONDS = Metric(
 RECONNECTS = Metric(
     "pgsluice_reconnects_total",
     _COUNTER,
-    "Connections made again since the process began, to the source (peer=source: sessions of the stream of changes) or to NATS "
+    "Connections opened again since the process began, to the source (peer=source: sessions of the stream of changes) or to NATS "
     "(peer=nats)",
     _BOTH,
     ("peer",),
@@ -52,7 +52,7 @@ RECONNECTS = Metric(
 # --- of the replicator: the source -----------------------------------------------------------------------------------------
 
 SLOT_LAG_BYTES = Metric(
-    "pgsluice_slot_lag_bytes", _GAUGE, "WAL between what the slot may forget (confirmed_flush_lsn) and where the source is", _P
+    "pgsluice_slot_lag_bytes", _GAUGE, "WAL between the slot's confirmed_flush_lsn and the end of the source's WAL", _P
 )
 SLOT_RETAINED_WAL_BYTES = Metric(
     "pgsluice_slot_retained_wal_bytes",
@@ -78,14 +78,14 @@ SLOT_WAL_STATUS = Metric(
 SLOT_SPILLED_BYTES = Metric(
     "pgsluice_slot_spilled_bytes_total",
     _COUNTER,
-    "What the source wrote to its disk while it decoded transactions that exceed logical_decoding_work_mem",
+    "Bytes that the source wrote to its disk while it decoded transactions that exceed logical_decoding_work_mem",
     _P,
 )
 SLOT_SPILLED_TRANSACTIONS = Metric("pgsluice_slot_spilled_transactions_total", _COUNTER, "Such transactions", _P)
 SOURCE_LAG_SECONDS = Metric(
     "pgsluice_source_lag_seconds",
     _GAUGE,
-    "Age of the last published commit; 0 when the source said that there is nothing after it",
+    "Age of the last published commit; 0 when the source reported nothing after it",
     _P,
 )
 SOURCE_OLDEST_TRANSACTION_SECONDS = Metric(
@@ -111,7 +111,7 @@ PUBLISH_BLOCKED_SECONDS = Metric(
     ("cause",),
 )
 STREAM_BYTES = Metric("pgsluice_stream_bytes", _GAUGE, "Size of a stream: changes, snapshot or dead", _P, ("stream",))
-STREAM_MAX_BYTES = Metric("pgsluice_stream_max_bytes", _GAUGE, "What it may grow to", _P, ("stream",))
+STREAM_MAX_BYTES = Metric("pgsluice_stream_max_bytes", _GAUGE, "Its largest allowed size", _P, ("stream",))
 STREAM_MESSAGES = Metric("pgsluice_stream_messages", _GAUGE, "Messages in it", _P, ("stream",))
 
 # --- of the replicator: the group ------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ STREAM_MESSAGES = Metric("pgsluice_stream_messages", _GAUGE, "Messages in it", _
 DESIRED = Metric(
     "pgsluice_desired",
     _GAUGE,
-    "1 for what a unit (replicator, worker.NAME) is to do, 0 for the rest: running, paused, stopped",
+    "1 for the desired state of a unit (replicator, worker.NAME), 0 for the rest: running, paused, stopped",
     _P,
     ("unit", "state"),
 )
@@ -127,15 +127,15 @@ STATE = Metric(
     "pgsluice_state",
     _GAUGE,
     "1 for the state of a unit, 0 for the rest, as status shows it: draft, starting, copying, running, pausing, paused, failing, "
-    "failed, stopping, stopped, finished, unknown (it went without a word)",
+    "failed, stopping, stopped, finished, unknown (it stopped reporting)",
     _P,
     ("unit", "state"),
 )
 UNIT_SILENCE_SECONDS = Metric(
     "pgsluice_unit_silence_seconds",
     _GAUGE,
-    "For how long a unit's process has not told of itself: above 30 it has ended, or is frozen, or has no broker. Absent of "
-    "one that ended by itself or was never started",
+    "Time since the last report of a unit's process: above 30 it has ended, is frozen, or cannot reach NATS. Absent if it "
+    "reported its end or was never started",
     _P,
     ("unit",),
 )
@@ -178,7 +178,7 @@ COMMIT_TO_APPLIED_SECONDS = Metric(
 BATCH_SECONDS = Metric(
     "pgsluice_batch_seconds",
     _HISTOGRAM,
-    "What a batch took: plan (looking what is next), write (tasks), commit (the sink). The next batch may be written meanwhile",
+    "Time of a batch: plan (finding its messages), write (tasks), commit (the sink). The next batch may be written meanwhile",
     _W,
     ("stage",),
 )
@@ -213,7 +213,7 @@ BATCH_RETRIES = Metric(
 DEAD_LETTERS = Metric(
     "pgsluice_dead_letters",
     _GAUGE,
-    "Changes that could not be applied: dead, behind (they could, but an earlier change of their row is dead), replaying (asked "
+    "Changes that could not be applied: dead, behind (blocked: an earlier change of their row is dead), replaying (asked "
     "to be applied after all)",
     _W,
     ("state",),
@@ -243,7 +243,7 @@ SEARCH_NULLED = Metric(
     "Values that became null in documents because JSON or a date has no word for them: NaN, infinity",
     _W,
 )
-SEARCH_BULK_SECONDS = Metric("pgsluice_search_bulk_seconds", _HISTOGRAM, "What a request of many documents took", _W)
+SEARCH_BULK_SECONDS = Metric("pgsluice_search_bulk_seconds", _HISTOGRAM, "Time of a bulk request", _W)
 SEARCH_MGETS = Metric(
     "pgsluice_search_mget_total", _COUNTER, "Requests for documents that an update left values out of, to complete them", _W
 )
@@ -251,14 +251,14 @@ SEARCH_MGETS = Metric(
 SUBSCRIPTIONS = Metric(
     "pgsluice_subscriptions",
     _GAUGE,
-    "Subscriptions: live (they go with the worker), behind (they catch up), failing (their receiver takes no request), paused",
+    "Subscriptions: live (in step with the worker), behind (catching up), failing (their receiver takes no request), paused",
     _W,
     ("state",),
 )
 SUBSCRIPTION_EVENTS = Metric(
     "pgsluice_subscription_events_total",
     _COUNTER,
-    "Events that receivers accepted, of those that are live and of those behind",
+    "Events that receivers accepted, by state: live or behind",
     _W,
     ("lane",),
 )
@@ -266,16 +266,19 @@ SUBSCRIPTION_REQUESTS = Metric(
     "pgsluice_subscription_requests_total", _COUNTER, "Requests to receivers: accepted, failed", _W, ("outcome",)
 )
 SUBSCRIPTION_BEHIND_MESSAGES = Metric(
-    "pgsluice_subscription_behind_messages", _GAUGE, "Messages that the last receiver that is not paused is behind the worker", _W
+    "pgsluice_subscription_behind_messages",
+    _GAUGE,
+    "Lag in messages of the slowest receiver that is not paused, relative to the worker",
+    _W,
 )
 SUBSCRIPTION_REREAD_MESSAGES = Metric(
-    "pgsluice_subscription_reread_messages_total", _COUNTER, "Messages that were read again for receivers that are behind", _W
+    "pgsluice_subscription_reread_messages_total", _COUNTER, "Messages that were read again for receivers that catch up", _W
 )
 
 KAFKA_TRANSACTION_SECONDS = Metric(
     "pgsluice_kafka_transaction_seconds",
     _HISTOGRAM,
-    "What a batch took in Kafka that counts, from the beginning of its transaction until it was committed",
+    "Time of a committed batch in Kafka, from the beginning of its transaction until it was committed",
     _W,
 )
 KAFKA_TRANSACTIONS = Metric(
@@ -308,7 +311,7 @@ RUN_ROWS = Metric(
 RUN_SECONDS = Metric(
     "pgsluice_run_seconds",
     _GAUGE,
-    "What the newest run that is finished took: plan, read (until the stream had all rows), apply (from then until every worker "
+    "Time of the newest finished run: plan, read (until the stream had all rows), apply (from then until every worker "
     "had applied them; absent until that is known)",
     _W,
     ("pipeline", "stage"),
@@ -327,7 +330,7 @@ RUN_LAST_SUCCESS = Metric(
 RUN_LATE_SECONDS = Metric(
     "pgsluice_run_late_seconds",
     _GAUGE,
-    "For how long a tick of the schedule waits that nobody executes, or whose run was not done when the next one came; else 0. "
+    "Delay of a scheduled run that no process executes, or that was not done when the next one was due; else 0. "
     "Absent without a schedule, and while the pipeline is paused",
     _W,
     ("pipeline",),

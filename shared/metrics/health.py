@@ -71,7 +71,7 @@ def _reason(pulse: Pulse) -> str:
     wait = pulse.wait
     if wait is not None:
         return f": {wait.reason}"
-    return "; there was nothing to do then, and nobody has looked since" if pulse.idle else ""
+    return "; it was idle then, and no check has run since" if pulse.idle else ""
 
 
 def _facts(pulse: Pulse) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class _Request(BaseHTTPRequestHandler):
         try:
             status, kind, body = self._answer()
         except Exception as error:
-            log.exception("what is asked for could not be told", path=self.path.partition("?")[0], place=place_of(error))
+            log.exception("the requested page could not be produced", path=self.path.partition("?")[0], place=place_of(error))
             status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, _JSON, b'{"why":"a defect; see the log"}'
         self._send(status, kind, body)
 

@@ -30,7 +30,7 @@ class Outputs:
         outputs = cls()
 
         def told(error: BaseException) -> None:
-            on_ended(ended_task("what shows metrics and health", error))
+            on_ended(ended_task("the listener of metrics and health", error))
 
         try:
             if settings.listen:

@@ -167,7 +167,7 @@ class _Fields:
 
     def end(self) -> None:
         if self._position != len(self._payload):
-            raise _malformed(self._payload, "goes on behind its last field")
+            raise _malformed(self._payload, "continues after its last field")
 
 
 def _malformed(payload: bytes, how: str) -> WireError:

@@ -173,7 +173,7 @@ async def ask_for_run(bucket: Bucket, request_id: str, *, full: bool, by: AskedB
     if request.full != full:
         raise UsageError(
             f"request '{request_id}' asked for {'a full' if request.full else 'an ordinary'} run before",
-            "give each request a key of its own",
+            "use a separate key for each request",
         )
     return request
 
@@ -209,7 +209,7 @@ async def cancel(bucket: Bucket) -> int:
     record = await load_pipeline(bucket)
     left = None if record is None else record.left
     if left is None:
-        raise UsageError("no run is in hand, and none is left of one", "'pgsluice runs' shows what became of the newest")
+        raise UsageError("no run is in progress, and none is unfinished", "'pgsluice runs' shows the result of the newest")
     number = left.number
     await RUN_REQUESTS.change(bucket, lambda known: replace(known, cancelled_run=max(known.cancelled_run, number)))
     if left.state is not RunState.READING:

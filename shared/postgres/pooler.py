@@ -53,7 +53,7 @@ def shared_error(settings: PostgresSettings, *, is_target: bool = False) -> Usag
     side, option = ("target", "target-") if is_target else ("source", "")
     return UsageError(
         f"a pooler at {settings.host or 'the default host'}:{settings.port or 5432} has each session of the {side} database"
-        " serve several clients in turn (transaction mode): what we set in it would reach others, and what they set us",
+        " serve several clients in turn (transaction mode): settings of pgsluice would reach other clients, and theirs pgsluice",
         f"set {option}host and {option}port to the PostgreSQL server itself, or to a pool in session mode",
     )
 
@@ -62,7 +62,7 @@ def unset_error(settings: PostgresSettings) -> UsageError:
     """Returns the error for a pooler that ignores libpq's ``options`` (PgBouncer does that where
     ignore_startup_parameters names them)."""
     return UsageError(
-        f"a pooler at {settings.host or 'the default host'}:{settings.port or 5432} leaves out the settings that our sessions at"
-        " the source begin with",
+        f"a pooler at {settings.host or 'the default host'}:{settings.port or 5432} drops the start settings of pgsluice's"
+        " sessions at the source",
         "set host and port to the PostgreSQL server itself",
     )

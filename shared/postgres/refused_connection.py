@@ -60,13 +60,13 @@ _LASTING = (
     ),
     (
         "unsupported startup parameter",
-        "a pooler stands before the server: set {0}host and {0}port to the PostgreSQL server itself",
+        "a pooler is between pgsluice and the server: set {0}host and {0}port to the PostgreSQL server itself",
     ),
     (_LOGIN_FAILED, "check {0}user and {0}password"),
     ("no password supplied", "give a password, for example by {1}PASSWORD"),
     ("pg_hba.conf", "let this user in by a line in the server's pg_hba.conf"),
     ("is not permitted to log in", "grant it with ALTER ROLE … LOGIN"),
-    ("start wal", "give the role what it lacks: ALTER ROLE … REPLICATION"),
+    ("start wal", "grant the role the missing attribute: ALTER ROLE … REPLICATION"),
     ("permission denied", "grant the role CONNECT on the database"),
     ('role "', "check {0}user"),
     ('database "', "check {0}dbname (case matters), or create it"),
@@ -80,7 +80,7 @@ _LASTING_SQLSTATES = {
     _INVALID_PASSWORD: "check {0}user and {0}password",
     "28000": "check {0}user, and that a line of the server's pg_hba.conf lets it in",
     "3D000": "check {0}dbname: it names no database there",
-    "42501": "grant the role what it lacks: CONNECT on the database, and REPLICATION at the source",
+    "42501": "grant the role the missing privilege: CONNECT on the database, and REPLICATION at the source",
 }
 
 

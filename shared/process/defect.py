@@ -38,4 +38,4 @@ def ended_task(name: str, error: BaseException | None) -> PgsluiceError:
     if isinstance(error, PgsluiceError):
         return error
     how = "" if error is None else f" ({place_of(error)})"
-    return TaskEndedError(f"{name} ended by itself{how}", "nothing was lost; start again, and report it")
+    return TaskEndedError(f"{name} ended unexpectedly{how}", "nothing was lost; start again, and report it")

@@ -21,11 +21,11 @@ def check_domain(settings: PlacementSettings, client: Client) -> None:
     allowed = ", ".join(settings.allow_domains)
     if not domain:
         raise TerminalError(
-            f"DomainUnavailable: allow-domains is {allowed}, and nobody says in which domain this process is",
+            f"DomainUnavailable: allow-domains is {allowed}, and the domain of this process is not configured",
             "give domain, or connect to a NATS server with a JetStream domain",
         )
     if domain not in settings.allow_domains:
         raise TerminalError(
             f"DomainUnavailable: this process is in domain '{domain}', and allow-domains is {allowed}",
-            "start it in one of these domains, where it goes on from its position; or allow this one",
+            "start it in one of these domains, where it continues from its position; or allow this one",
         )

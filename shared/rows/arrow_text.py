@@ -87,7 +87,7 @@ def named_type(name: str) -> PostgresType:
         precision, scale = int(match[1]), int(match[2] or 0)
         return PostgresType(_NUMERIC, f"numeric({precision},{scale})", (precision << 16 | scale) + _TYPMOD_OFFSET)
     if name not in _NAMED:
-        raise ValueError(f"is not known here ({', '.join(_NAMED)}; text stands for any other)")
+        raise ValueError(f"is not known here ({', '.join(_NAMED)}; use text for any other)")
     return _NAMED[name]
 
 

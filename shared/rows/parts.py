@@ -322,7 +322,7 @@ class Transactions:
 
     def check_open(self) -> None:
         if not self.is_open:
-            raise WireError("a change stands outside a transaction")
+            raise WireError("a change is outside a transaction")
 
     def begin(self, commit_lsn: int, committed_at: int, xid: int, change_index: int) -> None:
         if self.is_open:

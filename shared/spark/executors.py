@@ -39,7 +39,9 @@ def check_executors(spark: Spark, files: Iterable[str]) -> None:
         spark.run_tasks(look, [0])  # by then it is known how many tasks run at once
         found = spark.run_tasks(look, range(spark.parallelism))
     except (Py4JError, PySparkException, OSError) as error:
-        raise TransientError(f"Spark's executors run no task of ours ({failure_reason(error)})", _REMEDY, Cause.SPARK) from None
+        raise TransientError(
+            f"Spark's executors run no task of pgsluice ({failure_reason(error)})", _REMEDY, Cause.SPARK
+        ) from None
     driver = ExecutorFacts.of_this_process(())
     for executor in found:
         check_fit(executor, spark.code)
@@ -55,7 +57,7 @@ def check_fit(executor: ExecutorFacts, code: str) -> None:
     where = f"the executor on {executor.host}"
     if code not in executor.code:
         raise TransientError(
-            f"{where} takes pgsluice from {executor.code}, and not from what the driver sent",
+            f"{where} takes pgsluice from {executor.code}, and not from the driver's archive",
             "something there puts that before PYTHONPATH: remove it",
             Cause.SPARK,
         )
@@ -84,7 +86,7 @@ class ExecutorWatch:
             log.warning(
                 "waiting for Spark executors",
                 master=spark.context.master,
-                remedy="the cluster has no machine or no free cores for us: see its master, and spark.cores.max of others",
+                remedy="the cluster has no machine or no free cores for pgsluice: see its master, and spark.cores.max of others",
             )
 
 

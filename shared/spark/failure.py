@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from pgsluice.shared.errors import Cause, TransientError
 
-_NEEDED = "executors need the driver's minor version of Python, with what pgsluice requires and with a sink of your own"
+_NEEDED = "executors need the driver's minor version of Python, with the libraries of pgsluice and with your custom sink"
 _OBSTACLES = (
     (re.compile(r'Cannot run program "([^"]+)"'), "an executor{host} cannot run {0}: name its Python (spark: {{python: …}})"),
     (

@@ -33,7 +33,7 @@ def check_java(environment: Mapping[str, str]) -> None:
         raise UsageError(f"Spark needs Java, and there is no {where}", _REMEDY)
     version = _version(java)
     if not version:
-        raise UsageError(f"Spark needs Java, and {java} does not say its version when it is started", _REMEDY)
+        raise UsageError(f"Spark needs Java, and {java} does not print its version", _REMEDY)
     if _major(version) < OLDEST:
         raise UsageError(f"Spark needs Java {OLDEST} or later, and {java} is Java {version}", _REMEDY)
 

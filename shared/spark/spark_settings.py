@@ -93,7 +93,7 @@ def check_cluster(settings: Mapping[str, str]) -> None:
     raise UsageError(
         f"spark.master {master} runs tasks over the network without {_AUTHENTICATION} and {' or '.join(_ENCRYPTION)}",
         f"passwords and rows would be open to the network: set {_AUTHENTICATION}: true{secret}, and {_ENCRYPTION[0]}: true"
-        " (insecure: true does without, where nobody else is in that network)",
+        " (insecure: true allows that, in a network without other users)",
     )
 
 

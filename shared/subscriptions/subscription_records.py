@@ -55,7 +55,7 @@ class SubscriptionRecord:
     back_to: int | None = None
     rules: str = ""
 
-    MALFORMED_REMEDY: ClassVar[str] = "something else wrote it; remove the subscription and subscribe again"
+    MALFORMED_REMEDY: ClassVar[str] = "another program wrote it; remove the subscription and subscribe again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ReceiversRecord:
     resumed: str = ""
 
     MALFORMED_REMEDY: ClassVar[str] = (
-        "something else wrote it; 'pgsluice forget --worker' removes what the group knows of a worker"
+        "another program wrote it; 'pgsluice forget --worker' removes the group's records of a worker"
     )
 
     @classmethod

@@ -29,7 +29,7 @@ STUCK_S = 60.0
 SILENT_WORKER_S = 86_400.0
 """A worker that was not heard of for a day is worth a warning: messages are kept for it."""
 
-_RESUME = "'pgsluice resume' lets it go on"
+_RESUME = "'pgsluice resume' lets it continue"
 _START = "'pgsluice start', then start its process, or let its supervisor do so"
 _RESTART = "its supervisor starts it again; without one, start it"
 
@@ -128,7 +128,7 @@ def _untold(facts: UnitFacts) -> UnitState:
     if facts.desired.state is Desired.STOPPED:
         return _wanted(facts, State.STOPPED, _START)
     if facts.was_started:
-        return UnitState(facts.unit, State.UNKNOWN, fact="its process has told nothing of itself", remedy=_RESTART)
+        return UnitState(facts.unit, State.UNKNOWN, fact="its process has not reported", remedy=_RESTART)
     return UnitState(facts.unit, State.DRAFT, fact="it was never started")
 
 
@@ -148,8 +148,8 @@ def _silent(facts: UnitFacts, process: ProcessRecord) -> UnitState:
     """A process that was killed could write nothing."""
     if facts.desired.state is Desired.STOPPED and not facts.holds_lease:
         return _wanted(facts, State.STOPPED, _START)
-    fact = f"nothing was heard of process {process.pid} on {process.host} since {process.updated_at[:19]}"
-    remedy = f"it was killed, is frozen, or has no broker: look there; {_RESTART}"
+    fact = f"no report of process {process.pid} on {process.host} since {process.updated_at[:19]}"
+    remedy = f"it was killed, is frozen, or cannot reach NATS: check its machine; {_RESTART}"
     worker = worker_of_unit(facts.unit)
     if worker is not None and facts.process_age_s > SILENT_WORKER_S:
         remedy = f"messages are kept for it: {forget_advice(worker)}"
@@ -158,7 +158,9 @@ def _silent(facts: UnitFacts, process: ProcessRecord) -> UnitState:
 
 def forget_advice(worker: str) -> str:
     """Returns the advice how to remove a worker that does not come back, and the cost."""
-    cost = "its position goes for good, and so may changes that it has not applied: started again, it needs a new copy"
+    cost = (
+        "its position is removed permanently, possibly with changes that it has not applied: started again, it needs a new copy"
+    )
     return f"if it does not come back, 'pgsluice forget --worker {worker}'; {cost}"
 
 
@@ -204,7 +206,7 @@ def _failing(facts: UnitFacts, process: ProcessRecord) -> UnitState | None:
         return _waiting(facts, process, State.FAILING, process.wait.since)
     if not process.idle and process.progressed_at and _seconds(process.progressed_at, process.updated_at) > STUCK_S:
         fact = f"it has something to do, and nothing has moved since {process.progressed_at[:19]}"
-        return UnitState(facts.unit, State.FAILING, process.progressed_at, fact, "look into its log")
+        return UnitState(facts.unit, State.FAILING, process.progressed_at, fact, "read its log")
     return None
 
 

@@ -85,7 +85,7 @@ class UnitWait:
 
     async def _check_group(self) -> None:
         if not await self._bucket.exists():
-            raise TerminalError(f"group '{self._group}' was dropped", "what was ordered of it is gone too")
+            raise TerminalError(f"group '{self._group}' was dropped", "the request is removed too")
 
     async def _check(self, facts: UnitFacts, *, is_late: bool) -> None:
         """Raises TerminalError when the unit can do nothing more."""

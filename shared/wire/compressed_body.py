@@ -39,7 +39,7 @@ def decompress_body(compressed: bytes, size: int) -> bytes:
     """The body of ``size`` bytes. Takes memory for what comes out, never for what ``size`` promises. Raises WireError when it is
     anything but one whole frame of that size."""
     if not 0 < size <= MOST_BYTES:
-        raise WireError(f"a message body is said to have {size} bytes; the program writes 1 to {MOST_BYTES}")
+        raise WireError(f"a message body claims to have {size} bytes; the program writes 1 to {MOST_BYTES}")
     frame = zstd.ZstdDecompressor()
     try:
         body = frame.decompress(compressed, max_length=size + 1)
@@ -47,6 +47,6 @@ def decompress_body(compressed: bytes, size: int) -> bytes:
         raise WireError(f"a compressed message body of {len(compressed)} bytes is damaged: it is no zstd frame") from None
     if len(body) != size or not frame.eof or frame.unused_data:
         raise WireError(
-            f"a compressed message body of {len(compressed)} bytes is not one zstd frame of {size} bytes, as its header says"
+            f"a compressed message body of {len(compressed)} bytes is not one zstd frame of {size} bytes, as its header claims"
         )
     return body

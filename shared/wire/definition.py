@@ -267,7 +267,7 @@ class DefinitionMessage:
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(
                 f"a message about a definition is malformed ({type(error).__name__})",
-                "a newer pgsluice installed what emits them, or somebody else emitted it",
+                "a newer pgsluice installed the capture, or another program emitted it",
             ) from None
 
 

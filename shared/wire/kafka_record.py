@@ -64,5 +64,5 @@ def decode_record(value: bytes) -> ChangeRecord:
 def _foreign() -> WireError:
     return WireError(
         "a record does not hold a change in the format pgsluice",
-        "let 'pgsluice worker kafka' with format: pgsluice write these topics, and nobody else",
+        "let 'pgsluice worker kafka' with format: pgsluice write these topics, and no other program",
     )

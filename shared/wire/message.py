@@ -187,7 +187,7 @@ class MessageHeaders:
         if headers is None or rest or name not in (FORMAT_PGOUTPUT, FORMAT_KAFKA, _FORMAT_WITHOUT_DEFINITIONS):
             raise WireError(
                 f"a stream message has no '{FORMAT_HEADER}: {FORMAT_PGOUTPUT}' header",
-                "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
+                "another program or a newer pgsluice published into the stream; nothing was applied from it",
             )
         try:
             return cls(

@@ -51,7 +51,7 @@ class GroupNames:
         if not is_group(self.group):
             raise UsageError(
                 f"group {self.group!r} is not a valid name",
-                "use 1 to 40 lower-case letters, digits, '_' and '-', beginning with a letter or digit, like 'orders'",
+                "use 1 to 40 characters, a-z, 0-9, '_' and '-', beginning with a-z or 0-9, like 'orders'",
             )
 
     @property
@@ -141,6 +141,6 @@ def check_worker_name(name: str) -> str:
     if _WORKER.fullmatch(name) is None:
         raise UsageError(
             f"worker name {name!r} is not valid",
-            "use 1 to 40 lower-case letters, digits, '_' and '-', beginning with a letter or digit, like 'postgres'",
+            "use 1 to 40 characters, a-z, 0-9, '_' and '-', beginning with a-z or 0-9, like 'postgres'",
         )
     return name

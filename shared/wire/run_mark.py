@@ -78,7 +78,7 @@ class RunMark:
 def _number(said: dict[str, Any], name: str) -> int:
     number = said.get(name)
     if type(number) is not int:
-        raise ValueError(f"a run's mark says no {name}")
+        raise ValueError(f"a run's mark lacks {name}")
     return number
 
 

@@ -130,7 +130,7 @@ class SnapshotHeaders:
         if headers is None or headers.get(FORMAT_HEADER) not in (FORMAT_COPY_TEXT, FORMAT_NEW_RUN):
             raise WireError(
                 f"a message of the snapshot stream has no '{FORMAT_HEADER}: {FORMAT_COPY_TEXT}' header",
-                "something else published into the stream, or a newer pgsluice did; nothing was applied from it",
+                "another program or a newer pgsluice published into the stream; nothing was applied from it",
             )
         try:
             return cls(

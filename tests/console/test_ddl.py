@@ -54,7 +54,7 @@ def test_the_sql_is_written_without_asking_the_source_and_says_what_each_part_is
     flags = ["--group", group, "--host", "nowhere.invalid", "--dbname", "shop", "--user", "Shop's app", "--publication", "theirs"]
     assert run(["ddl", "sql", *flags]) == 0
     written = capsys.readouterr().out
-    assert written.startswith(f"-- Capture of definitions for the group {group}: ")
+    assert written.startswith(f"-- Capture of schema changes for the group {group}: ")
     assert written.endswith("COMMIT;\n")
     assert 'GRANT USAGE ON SCHEMA pgsluice TO "Shop\'s app";' in written
     assert "INSERT INTO" not in written.partition("CREATE UNLOGGED TABLE IF NOT EXISTS")[2].partition("CREATE OR REPLACE")[0]

@@ -41,7 +41,7 @@ def logged(number: int, name: str, *changes: str) -> LoggedDefinition:
 
 LOG = DefinitionLog(
     [
-        logged(1, "", "the source could not tell what it did (SQLSTATE XX000)"),
+        logged(1, "", "the source could not describe its effect (SQLSTATE XX000)"),
         logged(2, "public.orders", "added column note text", "dropped column old"),
         logged(3, "shop.orders", "rewrote the table (a type)"),
         logged(4, "shop.odd.name", "renamed column a to b"),

@@ -41,7 +41,7 @@ def test_letters_are_named_by_their_positions_or_all_at_once() -> None:
         ((), False, "no dead letters are named"),
         (("0/2:1",), True, "no dead letters are named"),
         (("0/2:1", "0/9:1"), False, "there is no dead letter 0/9:1"),
-        (("0/1:1",), False, "workers w and x have such letters: give --worker"),
+        (("0/1:1",), False, "workers w and x have such dead letters: give --worker"),
     ],
 )
 def test_a_selection_that_means_no_letters_or_those_of_several_workers_is_refused(

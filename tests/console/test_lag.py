@@ -31,8 +31,8 @@ from tests.replicated_group import Group
         ([Lag(3, 100, 30.5)], False, "3 messages, 100 B, 30.5 s behind: more than 30 s"),
         ([Lag(11, 100, 1.0)], False, "11 messages, 100 B, 1.0 s behind: more than 10 messages"),
         ([Lag(11, 100, 31.0)], False, "11 messages, 100 B, 31.0 s behind: more than 30 s and more than 10 messages"),
-        ([Lag(3)], False, "3 messages behind, and the first of them is gone from the stream"),
-        ([UNKNOWN_LAG], False, "how far it is behind is not known: it is bound to another stream"),
+        ([Lag(3)], False, "3 messages of lag, and the first of them is gone from the stream"),
+        ([UNKNOWN_LAG], False, "its lag is not known: it is bound to another stream"),
         ([NO_LAG, Lag(5, 100, 40.0)], False, "5 messages, 100 B, 40.0 s behind: more than 30 s"),
     ],
 )

@@ -117,7 +117,10 @@ def test_a_worker_is_to_be_forgotten_only_when_it_was_silent_for_long_and_that_c
 
     assert "pgsluice forget" not in shown(now())
     said = shown("2026-01-01T00:00:00+00:00")
-    assert "HOLDS BACK 1 messages (if it does not come back, 'pgsluice forget --worker w'; its position goes for good" in said
+    assert (
+        "HOLDS BACK 1 messages (if it does not come back, 'pgsluice forget --worker w'; its position is removed permanently"
+        in said
+    )
 
 
 def test_a_group_whose_copy_is_finished_is_ready_and_not_behind(replication: Group, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def test_each_table_says_why_the_group_has_it() -> None:
             1: record(1, "configured", Phase.FINISHED_COPY, rows=1234),
             2: record(2, "added", Phase.DATA_SYNC),
             3: record(
-                3, "removed", Phase.LEFT, error="it is no longer among the tables", remedy="when it returns it is copied anew"
+                3, "removed", Phase.LEFT, error="it is no longer among the tables", remedy="when it returns it is resynced"
             ),
             4: record(4, "orders", Phase.FINISHED_COPY),
         },
@@ -63,5 +63,5 @@ def test_a_table_in_trouble_says_what_is_wrong_what_to_do_and_when_it_is_tried_a
         "    it was busy: wait; tried again at 2026-01-31T04:37:04",
         "    it may not be read: GRANT; tried again when asked for",
         "order 3: add x y waits for the replicator, since 2026-01-31T04:37:04",
-        "order 4: forget z waits until these workers have applied what there is of it: w, since 2026-01-31T04:37:04",
+        "order 4: forget z waits until these workers have applied its changes: w, since 2026-01-31T04:37:04",
     ]

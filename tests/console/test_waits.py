@@ -223,7 +223,7 @@ def test_a_process_that_may_be_started_again_is_waited_for_until_the_deadline_an
     for name in OF_THE_REPLICATOR:
         assert "replicator (failing: the source does not answer)" in logs[name]
     for name, (worker, _) in OF_A_WORKER.items():
-        assert f"{worker} (unknown: its process has told nothing of itself)" in logs[name]
+        assert f"{worker} (unknown: its process has not reported)" in logs[name]
 
 
 def test_a_wait_ends_when_somebody_orders_the_opposite(waited: WaitedGroup) -> None:
@@ -232,7 +232,7 @@ def test_a_wait_ends_when_somebody_orders_the_opposite(waited: WaitedGroup) -> N
     with waited.waiting(commands) as processes:
         waited.run("resume", "--worker", "pausing")
         waited.run("resume", "--table", "t")
-        assert ends(processes, "while it was waited for") == dict.fromkeys(commands, 70)
+        assert ends(processes, "during the wait") == dict.fromkeys(commands, 70)
 
 
 class OrderedCopies:
@@ -305,7 +305,7 @@ def test_a_wait_for_a_copy_ends_when_the_table_leaves_or_is_forgotten(waited: Wa
 
 def test_a_copy_that_goes_on_after_the_deadline_is_not_called_done(waited: WaitedGroup) -> None:
     with copying(waited, "tables add", wait="8") as copies:
-        assert copies.end("the copy of public.t goes on: replicator (unknown") == 75
+        assert copies.end("the copy of public.t continues: replicator (unknown") == 75
 
 
 def test_an_order_about_tables_is_refused_where_no_replicator_carries_it_out(waited: WaitedGroup) -> None:

@@ -168,7 +168,7 @@ def test_a_lock_at_the_target_is_waited_for_and_told(
     with target_database.connect(autocommit=False) as reader:
         reader.execute("SELECT FROM t")
         with PgsluiceProcess("worker", "postgres", "--until-sequence", "current", config=keys) as worker:
-            worker.wait_for_log("a lock on 'public.t' at the target is held by somebody else")
+            worker.wait_for_log("a lock on 'public.t' at the target is held by another session")
             reader.rollback()
             assert worker.wait(60) == 0, worker.log()
     assert target_database.execute("SELECT * FROM t") == [(1, "a", "x", 3)]
@@ -185,14 +185,14 @@ def test_a_definition_that_somebody_forged_is_passed_over_and_told(
             forged = '{"v":1,"token":"guess","kind":"gone","tag":"DROP TABLE","oid":1,"schema":"public","name":"t"}'
             connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", [f"pgsluice.ddl.{group}", forged])
         source_database.execute("INSERT INTO t VALUES (2, 'b', 'y')")
-        assert "other programs emitted messages about definitions" in succeed(replicate(keys)).log
+        assert "other programs emitted unsigned DDL messages" in succeed(replicate(keys)).log
     finally:
         source_database.execute(f"DROP ROLE {plain}")
     succeed(apply(keys))
     assert target_database.execute("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
     assert definitions_of(keys) == []
     status = succeed(Outcome(PgsluiceProcess("status", config=keys), 30))
-    assert "FORGED 1 messages about definitions" in status.stdout
+    assert "FORGED 1 unsigned DDL messages" in status.stdout
 
 
 def test_a_rewritten_table_stops_the_worker_before_anything_of_the_transaction(
@@ -260,7 +260,7 @@ def test_a_person_is_asked_where_the_user_wants_it(
     succeed(replicate(keys))
     outcome = apply(keys | {"ddl": "stop"})
     assert outcome.code == 70
-    assert "a person is to look at it" in outcome.log
+    assert "wants an operator to decide about" in outcome.log
     target_database.execute("ALTER TABLE t ADD COLUMN n int")
     source_database.execute("INSERT INTO t VALUES (2, 'b', 'y', 3)")
     succeed(replicate(keys))
@@ -342,7 +342,7 @@ def test_a_capture_that_fails_leaves_the_statement_alive_and_stops_the_worker_wi
     succeed(replicate(keys))
     outcome = apply(keys)
     assert outcome.code == 70
-    assert "the source could not describe what ALTER TABLE did (at " in outcome.log
+    assert "the source could not describe the effect of ALTER TABLE (at " in outcome.log
     assert "SQLSTATE 22012" in outcome.log
     assert "compare the tables of source and target" in outcome.log
     assert target_database.execute("SELECT id FROM t") == [(1,)]
@@ -364,7 +364,7 @@ def test_a_new_column_of_a_masked_table_is_held_until_a_person_decides(
     source_database.execute("ALTER TABLE t ADD COLUMN secret text; INSERT INTO t VALUES (2, 'bb', 'y', 's')")
     source_database.execute("INSERT INTO t VALUES (3, 'cc', 'z', 's')")
     succeed(replicate(keys))
-    assert "a new column is left out of rows until somebody decides" in succeed(apply(keys)).log
+    assert "a new column is left out of rows until an operator decides" in succeed(apply(keys)).log
     source_database.execute("UPDATE t SET secret = 'other' WHERE id = 3")
     succeed(replicate(keys))
     succeed(apply(keys))

@@ -172,7 +172,7 @@ def test_a_publication_that_somebody_altered_is_the_groups_again_or_stops_it_unt
     if experiment.ends == {"stopped"}:
         for _ in range(2):
             with pytest.raises(
-                TerminalError, match=rf"changes of public\.{table} since .* may be missing|dropped and made again"
+                TerminalError, match=rf"changes of public\.{table} since .* may be missing|dropped and created again"
             ):
                 replication.replicate(tables=(table,), track_ddl=True)
     else:

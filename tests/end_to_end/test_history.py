@@ -106,7 +106,7 @@ def test_after_a_power_cut_the_worker_finds_its_place_or_both_stop_and_stay_stop
         assert ids(target) == list(range(1, 91))
         under_test.replicator.start()
         wait_for_equal(source, target)
-        under_test.worker.wait_for_log("the stream holds what is applied in another place")
+        under_test.worker.wait_for_log("the applied changes are at another sequence of the stream")
         stop(under_test)
 
         cut.happen(slot=False)
@@ -154,7 +154,7 @@ def test_a_group_that_is_dropped_and_made_again_under_a_worker_stops_it(
         assert under_test.worker.wait(DEADLINE_S) in (70, 75)
         under_test.worker.start()
         assert under_test.worker.wait(DEADLINE_S) == 70
-        assert "created anew" in under_test.worker.log()
+        assert "created again" in under_test.worker.log()
         assert ids(target_database) == list(range(1, 6))
 
 

@@ -128,7 +128,7 @@ def test_from_an_empty_environment_to_rows_and_on_after_every_end(shop: Shop, pr
     arguments = ("up", "--tables", "customers,sales.*", "--state-dir", str(state))
     shop.insert(1)
     with Terminal(*arguments, env=shop.env, program=program) as terminal:
-        terminal.wait_for("Go on as it is? [Y/n]")  # the source keeps WAL without a bound
+        terminal.wait_for("Continue as it is? [Y/n]")  # the source keeps WAL without a bound
         assert "max_slot_wal_keep_size" in terminal.text()
         terminal.type("\n")
         shop.wait_for(1, terminal)
@@ -144,7 +144,7 @@ def test_from_an_empty_environment_to_rows_and_on_after_every_end(shop: Shop, pr
         assert terminal.wait(90) == 0, terminal.text()
         wait_for_end(processes)
         assert terminal.echoes
-        assert b"stopping: what is in hand is finished first" in terminal.written
+        assert b"stopping: current work is finished first" in terminal.written
         assert PASSWORD.encode() not in terminal.written
         assert quote(PASSWORD, safe="").encode() not in terminal.written
     shop.insert(3)
@@ -195,7 +195,7 @@ def test_what_cannot_work_is_one_sentence_and_nothing_is_left(shop: Shop, state:
     assert found
     wait_for_end(list(found.values()))
     assert "refuses user 'pgsluice'" in log
-    assert log.splitlines()[-1].startswith("pgsluice: the check found errors: cure them")
+    assert log.splitlines()[-1].startswith("pgsluice: the check found errors: fix them")
     assert "wrong-secret" not in log
     assert "wr%6Fng" not in log
     assert "Traceback" not in log

@@ -196,7 +196,7 @@ def test_a_transaction_that_ends_where_the_stream_says_it_goes_on_is_an_error() 
     made = assembler(Published(position(200, 1), LSN(108), settled=False))
     made.add(frames.begin(200))
     made.add(frames.insert(b"1"))
-    with pytest.raises(TerminalError, match="ends where the stream says that it goes on"):
+    with pytest.raises(TerminalError, match="ends at a position where the stream continues it"):
         made.add(frames.commit(200))
 
 

@@ -294,7 +294,7 @@ async def test_another_content_under_one_of_our_ids_stops_publishing(open_broker
             await asyncio.sleep(2 * window)
         publisher, task = broker.publisher()
         await publisher.publish(first)
-        with pytest.raises(TerminalError, match="of one of our messages, and another content"):
+        with pytest.raises(TerminalError, match="of one of this group's messages, and other content"):
             await asyncio.wait_for(task, 120)
         assert not broker.acknowledged
 

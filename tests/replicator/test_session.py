@@ -95,7 +95,7 @@ def test_an_idle_publication_beside_a_busy_database_lets_the_slot_advance(replic
 def test_a_stream_that_was_made_again_stops_the_start(replication: Group) -> None:
     replication.replicate()
     replication.with_broker(lambda stream, _: stream.delete())
-    with pytest.raises(TerminalError, match="was deleted and made again"):
+    with pytest.raises(TerminalError, match="was deleted and created again"):
         replication.replicate()
 
 
@@ -126,7 +126,7 @@ def test_a_slot_that_somebody_moved_stops_the_start(replication: Group) -> None:
     replication.replicate()
     replication.source.execute("INSERT INTO t VALUES (1, 'a')")
     replication.source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [replication.names.slot])
-    with pytest.raises(TerminalError, match="somebody moved or recreated the slot"):
+    with pytest.raises(TerminalError, match="another client moved or recreated the slot"):
         replication.replicate()
 
 
@@ -135,7 +135,7 @@ def test_a_slot_that_was_recreated_stops_the_start(replication: Group) -> None:
     replication.source.execute("INSERT INTO t VALUES (1, 'a')")
     replication.source.execute("SELECT pg_drop_replication_slot(%s)", [replication.names.slot])
     replication.source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [replication.names.slot])
-    with pytest.raises(TerminalError, match="somebody moved or recreated the slot"):
+    with pytest.raises(TerminalError, match="another client moved or recreated the slot"):
         replication.replicate()
 
 
@@ -160,7 +160,7 @@ def test_a_publication_that_was_recreated_stops_the_start(replication: Group) ->
     with pytest.raises(TerminalError, match="was dropped while the slot needs it"):
         replication.replicate()
     replication.source.execute(f"CREATE PUBLICATION {replication.names.publication} FOR TABLE t")
-    with pytest.raises(TerminalError, match="was dropped and made again"):
+    with pytest.raises(TerminalError, match="was dropped and created again"):
         replication.replicate()
 
 

@@ -207,7 +207,7 @@ def test_null_compares_with_nothing(operator: str) -> None:
         ("inet", "eq", "300.0.0.1", "is not an address"),
         ("json", "eq", "{}", "is json, which cannot be compared"),
         ("text[]", "eq", "{}", "is text[], which cannot be compared"),
-        ("mood", "gt", "happy", "is mood, whose order is not known"),
+        ("mood", "gt", "happy", "is mood, which has no known sort order"),
     ],
 )
 def test_what_a_type_cannot_be_compared_with_is_refused(type_name: str, operator: str, constant: str, reason: str) -> None:

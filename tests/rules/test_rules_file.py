@@ -235,8 +235,8 @@ tables:
         ("tables:\n  users: [", "not valid YAML"),
         ("tables:\n\tusers: []", "rules.yml:2: not valid YAML: indent with spaces, not with a tab"),
         ("tables: {users: *hidden}", "rules.yml:1: not valid YAML: found undefined alias"),
-        ("tables:\n  users: []\n  users: []", "rules.yml:3: users is there twice (see line 2)"),
-        ("tables: &all\n  users: *all", "an alias stands for what it is part of"),
+        ("tables:\n  users: []\n  users: []", "rules.yml:3: users occurs twice (see line 2)"),
+        ("tables: &all\n  users: *all", "an alias refers to a node that contains it"),
     ],
 )
 def test_a_file_of_another_shape_is_refused(text: str, problem: str) -> None:
@@ -263,16 +263,19 @@ def test_a_file_of_another_shape_is_refused(text: str, problem: str) -> None:
         ("{type: transform, column: name, operator: eq, parameters: {type: mask}}", "unknown key 'operator'"),
         ("{type: filter, column: name, parameters: {operator: eq, value: [1]}}", "value is not a single value"),
         ("{type: filter, column: name, parameters: {operator: eq, value: null}}", "value is missing"),
-        ("{type: filter, column: name, parameters: {operator: contains, value: a, order: [a]}}", "order says how labels compare"),
+        (
+            "{type: filter, column: name, parameters: {operator: contains, value: a, order: [a]}}",
+            "order defines how labels compare",
+        ),
         ("{type: filter, column: name, parameters: {operator: eq, value: 1}, operations: []}", "not none"),
         ("{type: filter, column: name, parameters: {operator: eq, value: 1}, operations: INSERT}", "operations is not a list"),
         ("{type: filter, column: name, all: [{column: a, operator: eq, value: 1}]}", "unknown key 'column'"),
-        ("{type: filter, not: {column: a, operator: eq, value: 1}, any: []}", "any and not cannot stand side by side"),
+        ("{type: filter, not: {column: a, operator: eq, value: 1}, any: []}", "any and not cannot be used side by side"),
         ("{type: filter, not: [{column: a, operator: eq, value: 1}]}", "not is not a mapping"),
         (
             "{type: filter, column: a, allow_empty_deletes: true,"
             " parameters: {operator: eq, value: 1, allow_empty_deletes: false}}",
-            "allow_empty_deletes says one thing here",
+            "allow_empty_deletes has one value here",
         ),
         ("{type: filter, column: a, allow_empty_deletes: maybe, parameters: {operator: eq, value: 1}}", "neither true nor false"),
     ],

@@ -109,7 +109,7 @@ class Harness:
         if drains:
             between.follow(Stopping(Pulse()))
             return
-        with pytest.raises(TransientError, match="the batches ended by themselves"):
+        with pytest.raises(TransientError, match="the batches ended unexpectedly"):
             between.follow(Stopping(Pulse()))
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ def test_a_duty_that_fails_for_now_is_done_at_its_next_turn_and_keeps_no_other_f
     harness.follow(Query([True, True, True]))
     assert harness.sink.finished == 1
     assert harness.sink.ticks == 3
-    said = [each for each in caplog.records if each.getMessage() == "what comes between batches could not be done, trying again"]
+    said = [each for each in caplog.records if each.getMessage() == "the work between batches failed, trying again"]
     assert len(said) == 1, "the same failure is news once"
 
 

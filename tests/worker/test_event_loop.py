@@ -50,7 +50,7 @@ async def test_a_task_that_ends_by_itself_is_told_like_one_that_fails() -> None:
         WatchedTask("the task", call, told.put_nowait)
         error = await asyncio.wait_for(told.get(), 120)
         assert isinstance(error, TaskEndedError)
-        assert (error.exit_code, error.fact.startswith(f"the task ended by itself{how}")) == (75, True)
+        assert (error.exit_code, error.fact.startswith(f"the task ended unexpectedly{how}")) == (75, True)
         assert "broken" not in str(error)
 
 

@@ -94,7 +94,7 @@ def test_a_worker_with_a_target_ends_by_itself(stage: Stage) -> None:
         "the renewal of the lease",
         "the report of the worker's progress",
         pytest.param("the record of the process", marks=pytest.mark.long),
-        pytest.param("the look at what is desired", marks=pytest.mark.long),
+        pytest.param("the check of the desired state", marks=pytest.mark.long),
     ],
 )
 def test_a_worker_of_which_a_task_died_without_a_word_ends_by_itself(stage: Stage, task: str) -> None:
@@ -105,7 +105,7 @@ def test_a_worker_of_which_a_task_died_without_a_word_ends_by_itself(stage: Stag
     loop = stage.worker._loop.loop
     [victim] = [each for each in asyncio.all_tasks(loop) if each.get_name() == task]
     loop.call_soon_threadsafe(victim.cancel)
-    with pytest.raises(TaskEndedError, match=f"{task} ended by itself") as ended:
+    with pytest.raises(TaskEndedError, match=f"{task} ended unexpectedly") as ended:
         stage.finish()
     assert ended.value.exit_code == 75
     assert not stage.is_leased

@@ -128,7 +128,7 @@ class BatchLoop:
         if self._batch_ends(time.monotonic() + DRAIN_DEADLINE_S):
             self._turn.release()
         else:
-            log.warning("the batch in hand did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
+            log.warning("the current batch did not finish; it is applied again at the next start", waited_s=DRAIN_DEADLINE_S)
             if isinstance(self._sink, PatientSink):
                 self._sink.break_off()
             self._worker.spark.cancel_jobs()
@@ -358,7 +358,7 @@ def start_batches(worker: RunningWorker) -> BatchLoop:
 
 def _spark_failure(error: Exception) -> TransientError:
     return TransientError(
-        f"Spark gave up on a job ({failure_reason(error)})",
+        f"Spark aborted a job ({failure_reason(error)})",
         "nothing was lost; see the log lines of Spark above, then start again",
         Cause.SPARK,
     )

@@ -138,7 +138,7 @@ class ChangeReader:
         if not message.headers.get(ID_HEADER, "").startswith(self._id_prefix):
             raise TerminalError(
                 f"message {message.sequence} of stream {self._name} was not published by the group's replicator",
-                "find out who may publish on the group's subjects, take that right away, and remove the message; nothing of it "
+                "find out who may publish on the group's subjects, revoke that right, and remove the message; nothing of it "
                 "was applied",
             )
 

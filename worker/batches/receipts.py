@@ -181,10 +181,10 @@ class MessageChain:
         applied = (covered.lane is Lane.CATCH_UP and self._applied.catch_up) or self._applied
         if (after.position.commit_lsn, after.committed_at) != (applied.commit_lsn, applied.committed_at):
             raise HistoryError(
-                f"message {covered.first_sequence} of the change stream follows the change at {after.position}, but what is "
-                f"applied ends with the transaction at {format_lsn(applied.commit_lsn)}: the stream was replaced or lost "
+                f"message {covered.first_sequence} of the change stream follows the change at {after.position}, but the "
+                f"applied changes end with the transaction at {format_lsn(applied.commit_lsn)}: the stream was replaced or lost "
                 "messages",
-                "start the worker again: it finds its place in the stream, or says why it cannot",
+                "start the worker again: it finds its position in the stream, or reports the cause",
             )
 
 
@@ -193,9 +193,9 @@ def check_follows(sequence: int, after: Anchor | None, before: Anchor) -> None:
     Messages of earlier versions name none."""
     if after is not None and after != before:
         raise HistoryError(
-            f"message {sequence} of the change stream follows the change at {after.position}, but what was read before it "
-            f"ends at {before.position}: the stream was replaced or lost messages",
-            "start the worker again: it finds its place in the stream, or says why it cannot",
+            f"message {sequence} of the change stream follows the change at {after.position}, but the messages before it "
+            f"end at {before.position}: the stream was replaced or lost messages",
+            "start the worker again: it finds its position in the stream, or reports the cause",
         )
 
 

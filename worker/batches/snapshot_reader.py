@@ -32,7 +32,7 @@ class CopiedBody(NamedTuple):
         headers, mark, rows = self.headers, self.headers.mark, bytes(data).count(b"\n")
         if rows != headers.rows:
             raise WireError(
-                f"message {self.sequence} of the snapshot stream says that it has {headers.rows} rows of table"
+                f"message {self.sequence} of the snapshot stream claims to have {headers.rows} rows of table"
                 f" '{table.qualified_name}', and has {rows}",
                 "nothing was applied from it; run 'pgsluice tables resync' for that table",
             )

@@ -220,7 +220,7 @@ class _PartitionShare:
             elif not self._ownership.knows(table, headers.ledger_revision):
                 # no cause: the next read of the ledger finds it
                 raise TransientError(
-                    f"the ledger does not know yet whose the copied rows of message {body.sequence} are", "it is read again"
+                    f"the table state store does not contain the table of message {body.sequence} yet", "it is read again"
                 )
         if rejections:
             raise RejectedChanges(rejections)

@@ -59,7 +59,7 @@ def _column_of(table: Table, fields: Sequence[bytes]) -> str:
 
 
 def _reason(column: str) -> str:
-    return f"a value of column '{column}' is not UTF-8; correct the row at the source, then discard this letter"
+    return f"a value of column '{column}' is not UTF-8; correct the row at the source, then discard this dead letter"
 
 
 def _is_readable(text: bytes) -> bool:

@@ -111,7 +111,7 @@ def _key_in(row: str, keys: list[str]) -> Column:
     parts = [F.struct(F.col(row)[name].alias("value"), _text(row, name).alias("text")) for name in keys]
     is_told = reduce(Column.__and__, (part["value"].isNotNull() | part["text"].isNotNull() for part in parts))
     sentence = F.concat(
-        F.lit("the change at "), F.col("position_text"), F.lit(f" does not tell the key of its row ({', '.join(keys)})")
+        F.lit("the change at "), F.col("position_text"), F.lit(f" does not contain the key of its row ({', '.join(keys)})")
     )
     return F.when(is_told, F.struct(*(part.alias(_field(place)) for place, part in enumerate(parts)))).otherwise(
         F.raise_error(sentence)

@@ -81,7 +81,7 @@ class ChangeFeed(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: StructType) -> ChangeFeedStreamReader:  # noqa: N802  Spark's name
         if self._options.until != UntilEnd():
-            raise UsageError("the option 'until' is for spark.read", "a stream ends by trigger(availableNow=True), or goes on")
+            raise UsageError("the option 'until' is for spark.read", "a stream ends by trigger(availableNow=True), or continues")
         if self._options.with_copy:
             raise UsageError("the option 'with-copy' is for spark.read", "a stream has the changes alone")
         return ChangeFeedStreamReader(self._options, _checked(schema))
@@ -111,9 +111,7 @@ def change_schema(image: DataType, oid: int = 0) -> StructType:
 
 def _checked(schema: StructType) -> StructType:
     if schema.names != change_schema(StringType()).names:
-        raise UsageError(
-            "the format pgsluice has a schema of its own", "leave .schema(…) away; the option 'table' types its columns"
-        )
+        raise UsageError("the format pgsluice has a fixed schema", "leave .schema(…) away; the option 'table' types its columns")
     return schema
 
 

@@ -121,7 +121,7 @@ class FeedStream:
         close = get_close_matches(pattern.text, [name for table in published for name in (table.name, table.qualified_name)], n=1)
         remedy = f"did you mean '{close[0]}'?" if close else "'pgsluice status' lists its tables"
         if self._options.tables:
-            remedy += f" (of a table that left the group, a pattern like '{pattern.text}*' reads what is there)"
+            remedy += f" (of a table that left the group, a pattern like '{pattern.text}*' reads the existing messages)"
         return UsageError(f"group '{self._options.group}' publishes no table '{pattern.text}'", remedy)
 
     def state(self) -> StreamState:
@@ -226,7 +226,7 @@ class FeedStream:
         """Returns the first message to read after ``start``."""
         if start.stream != state.created:
             raise HistoryError(
-                f"the stream of group '{self._options.group}' was made again since this query read it", _READ_AGAIN
+                f"the stream of group '{self._options.group}' was created again since this query read it", _READ_AGAIN
             )
         if start.sequence > state.last_sequence:
             raise StreamBehindError(
@@ -269,7 +269,7 @@ class FeedStream:
             anchor = self._mark(middle).anchor
             if anchor is None:
                 raise UsageError(
-                    f"message {middle} tells no time: an earlier version of pgsluice published it", "give a sequence as 'from'"
+                    f"message {middle} has no time: an earlier version of pgsluice published it", "give a sequence as 'from'"
                 )
             if anchor.committed_at >= committed_at:
                 high = middle
@@ -294,7 +294,7 @@ def missing_error(first: int, next_sequence: int) -> MissingMessagesError:
     """The messages from ``first`` to the one before ``next_sequence`` are gone."""
     return MissingMessagesError(
         f"messages {first} to {next_sequence - 1} of the stream were removed before this query read them",
-        f"{_READ_AGAIN} and from=beginning (or from={next_sequence}), or set fail-on-data-loss to false to go on without them",
+        f"{_READ_AGAIN} and from=beginning (or from={next_sequence}), or set fail-on-data-loss to false to continue without them",
         next_sequence,
     )
 
@@ -304,7 +304,7 @@ def check_follows(sequence: int, after: Anchor | None, before: Anchor | None) ->
     earlier versions name none."""
     if after is not None and before is not None and after != before:
         raise HistoryError(
-            f"message {sequence} follows the change at {after.position}, but what was read before it ends at {before.position}: "
+            f"message {sequence} follows the change at {after.position}, but the messages before it end at {before.position}: "
             "the stream was replaced or lost messages",
             _READ_AGAIN,
         )

@@ -70,7 +70,7 @@ class Refusals:
         """Raises TransientError when the place is at fault. ``place`` is its name in a sentence."""
         if self.is_place_at_fault:
             [reason] = self._reasons
-            remedy = f"{remedy}; nothing is set aside, and the worker goes on by itself then"
+            remedy = f"{remedy}; nothing is set aside, and the worker continues automatically then"
             raise TransientError(f"{place} refuses everything that is sent to it: {reason}", remedy, Cause.TARGET)
 
 

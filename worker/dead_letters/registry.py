@@ -231,9 +231,9 @@ class DeadLetterRegistry:
     def _full(self, new: int, reason: str) -> TerminalError:
         changes = "1 change" if new == 1 else f"{new} changes"
         return TerminalError(
-            f"{changes} of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)} dead"
-            f" letters that are there, that is more than max-dead-letters ({self.limit})",
-            "mend the cause and start again, or replay or discard dead letters ('pgsluice dead list'), or raise"
+            f"{changes} of worker '{self._worker}' cannot be applied (the first: {reason}); with {len(self._letters)}"
+            f" existing dead letters, that is more than max-dead-letters ({self.limit})",
+            "fix the cause and start again, or replay or discard dead letters ('pgsluice dead list'), or raise"
             " --max-dead-letters; nothing of the batch was applied",
         )
 

@@ -64,7 +64,7 @@ def new_columns_error(arrival: Arrival, columns: Sequence[DefinedColumn]) -> Ter
     """Returns the error for columns that the rules do not name, in a table with hidden columns."""
     names = ", ".join(column.name for column in columns)
     return TerminalError(
-        f"table '{_name(arrival)}' has a new column ({names}), and the table's rules, which hide others, say nothing of it",
+        f"table '{_name(arrival)}' has a new column ({names}), and the table's rules, which hide others, do not mention it",
         f"give it a rule, run {_command(arrival)} to let it pass, or set new-columns: pass; then start again, {_NOTHING_APPLIED}",
     )
 
@@ -99,7 +99,7 @@ def _unclear_partitions(arrival: Arrival) -> list[str]:
 def _unclear(partitions: Sequence[str], arrival: Arrival) -> TerminalError:
     return TerminalError(
         f"the source detached {', '.join(partitions)} from '{_name(arrival)}' ({_place(arrival)}), and values of plain columns do"
-        " not tell which rows it held (it is partitioned by expressions or hashes, or PostgreSQL could not say)",
+        " not identify its rows (it is partitioned by expressions or hashes, or PostgreSQL could not describe it)",
         f"delete these rows at the target yourself, or leave them; run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
     )
 
@@ -107,26 +107,26 @@ def _unclear(partitions: Sequence[str], arrival: Arrival) -> TerminalError:
 def _stop(kind: Kind, action: Action, arrival: Arrival) -> TerminalError:
     if kind is Kind.UNKNOWN:
         return TerminalError(
-            f"the source could not describe what {arrival.definition.event.tag} did ({_place(arrival)}; {_words(arrival)})",
-            "compare the tables of source and target, and bring the target's up to date; have the source describe what was"
-            f" altered ('pgsluice ddl note TABLE'); run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
+            f"the source could not describe the effect of {arrival.definition.event.tag} ({_place(arrival)}; {_words(arrival)})",
+            "compare the tables of source and target, and bring the target's up to date; let the source describe the table"
+            f" again ('pgsluice ddl note TABLE'); run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
         )
     if action is Action.STOP:
         return _asked(kind, arrival)
     what = "attached a partition to" if kind is Kind.ATTACH_PARTITION else "rewrote"
     return TerminalError(
         f"the source {what} table '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}): it has rows or values that no change"
-        " tells",
-        f"have the table copied again (the replicator's --copy-and-stream --recopy {_name(arrival)}); or bring the target's rows"
+        " contains",
+        f"resync the table (the replicator's --copy-and-stream --recopy {_name(arrival)}); or bring the target's rows"
         f" up to date yourself and run {_command(arrival)}; then start again, {_NOTHING_APPLIED}",
     )
 
 
 def _asked(kind: Kind, arrival: Arrival) -> TerminalError:
     return TerminalError(
-        f"the source altered '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}), and ddl or ddl-policy says of {kind} that"
-        " a person is to look at it",
-        f"make what follows fit for it, run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
+        f"the source altered '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}), and ddl or ddl-policy wants an operator"
+        f" to decide about {kind}",
+        f"adapt the following systems to it, run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
     )
 
 

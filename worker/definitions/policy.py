@@ -238,7 +238,7 @@ def _choice(key: str, text: str) -> _Choice:
     try:
         kind = Kind(name)
     except ValueError:
-        raise UsageError(f"ddl-policy: {name!r} is no kind of definition", f"the kinds are {', '.join(Kind)}") from None
+        raise UsageError(f"ddl-policy: {name!r} is not a kind of schema change", f"the kinds are {', '.join(Kind)}") from None
     if text not in ACTIONS[kind]:
         raise UsageError(f"ddl-policy: {text!r} cannot be done about {name}", f"choose one of {', '.join(ACTIONS[kind])}")
     try:

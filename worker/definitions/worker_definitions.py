@@ -156,7 +156,7 @@ class WorkerDefinitions:
             self._hold([*self._held.values(), *news])
             self._loop.run(store_held(self._bucket, self._worker, self._held.values()))
             log.warning(
-                "a new column is left out of rows until somebody decides, for the table's rules hide others",
+                "a new column is left out of rows until an operator decides, for the table's rules hide others",
                 table=table,
                 columns=", ".join(column.name for column in found),
                 command=f"pgsluice ddl accept {position}",
@@ -197,7 +197,7 @@ class WorkerDefinitions:
         if released:
             self._hold(left)
             self._loop.run(store_held(self._bucket, self._worker, left))
-            log.info("new columns pass from now on, as somebody decided", columns=released)
+            log.info("new columns pass from now on, as an operator decided", columns=released)
 
     def _note(self, news: dict[Position, tuple[Outcome, ...]]) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -208,15 +208,15 @@ class WorkerDefinitions:
             self._outcomes = dict(sorted((self._outcomes | noted).items())[-KEPT:])
             self._loop.run(store_outcomes(self._bucket, self._worker, self._outcomes))
         except TransientError as error:
-            log.warning("what became of definitions could not be noted; the next note holds it too", reason=str(error))
+            log.warning(
+                "the results of schema changes could not be recorded; the next record contains them too", reason=str(error)
+            )
 
     def _tell_of_passed_over(self, met: Sequence[_Met]) -> None:
         passed_over = sum(Outcome.PASSED_OVER in each.outcomes for each in met)
         if passed_over and not self._has_told:
             self._has_told = True
-            log.warning(
-                "this sink takes no definitions; they are passed over, as 'pgsluice ddl log' shows", definitions=passed_over
-            )
+            log.warning("this sink ignores schema changes; 'pgsluice ddl log' shows them", definitions=passed_over)
 
 
 def _use_of(sink: Sink) -> DefinitionUse:

@@ -148,7 +148,7 @@ class RangeIndex:
         if found is not None and found.value.system_id != self._cluster:
             raise TerminalError(
                 f"group '{self._names.group}' does not come from these topics of Kafka",
-                "give a group of its own to what is read from Kafka; a cluster that was set up anew takes a new group, too",
+                "use a separate group for data from Kafka; a cluster that was created again needs a new group, too",
             )
 
     def advance(self) -> int:
@@ -184,8 +184,8 @@ class RangeIndex:
         last = await self._stream.last_message()
         if last is None and (state := await self._stream.state()) is not None and state.last_sequence:
             raise HistoryError(
-                f"stream {self._stream.name} is empty, and said before what was read of Kafka",
-                "restore it, or drop the group and begin anew with an empty target",
+                f"stream {self._stream.name} is empty, and before it contained the positions in Kafka",
+                "restore it, or drop the group and start over with an empty target",
             )
         return IndexEnd.of(last)
 
@@ -231,7 +231,7 @@ class RangeIndex:
             self._topics.check_keeps_all(topic)
             offsets = self._begun[topic_id, partitions] = self._topics.first_offsets(topic, partitions)
             if any(offsets):
-                log.warning("a topic has lost its oldest records: what they told is missing at the sink", topic=topic)
+                log.warning("a topic has lost its oldest records: their changes are missing at the sink", topic=topic)
         return offsets
 
     async def _publish(self, headers: MessageHeaders, entry: IndexEntry, after: int) -> bool:
@@ -300,7 +300,7 @@ class IndexThread:
                     self._index.trim()
             except TransientError as error:
                 if news.is_due(error):
-                    log.warning("the index of what Kafka holds does not go on, trying again", reason=str(error))
+                    log.warning("the index of Kafka's records cannot continue, trying again", reason=str(error))
             except BaseException as error:  # noqa: BLE001  the worker ends with it
                 if not self._stopped.is_set():
                     self._end_with(error)

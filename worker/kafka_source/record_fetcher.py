@@ -220,7 +220,7 @@ class RecordFetcher:
             return HistoryError(
                 f"records {at.first} to {at.end - 1} of topic {at.topic}, partition {at.partition}, are gone, and were not all "
                 "applied",
-                "raise the topic's retention.ms above the time that this worker may be away, and begin a new group with an "
+                "raise the topic's retention.ms above the time that this worker can be down, and begin a new group with an "
                 "empty target",
             )
         return error_of(self._complaints, error, at.topic)

@@ -104,7 +104,7 @@ def error_of(complaints: Complaints, error: KafkaError, topic: str) -> PgsluiceE
 def missing_error(topic: str) -> TerminalError:
     """Returns the error for a topic that existed before."""
     return TerminalError(
-        f"there is no topic {topic} in Kafka", f"it was removed, and what was not applied of it is lost: {_BEGIN_ANEW}"
+        f"there is no topic {topic} in Kafka", f"it was removed, and its records that were not applied are lost: {_BEGIN_ANEW}"
     )
 
 
@@ -112,7 +112,7 @@ def check_same_topic(topic: str, known: TopicEnds, found: tuple[str, int]) -> No
     """Raises HistoryError when the topic is not the one that was read before, or its keys lie elsewhere now."""
     topic_id, partitions = found
     if topic_id != known.topic_id:
-        raise HistoryError(f"topic {topic} was removed and made anew: its offsets mean other records now", _BEGIN_ANEW)
+        raise HistoryError(f"topic {topic} was removed and created again: its offsets mean other records now", _BEGIN_ANEW)
     if partitions != len(known.offsets):
         raise HistoryError(
             f"topic {topic} has {partitions} partitions now and had {len(known.offsets)}: changes of one key may lie in two of "

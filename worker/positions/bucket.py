@@ -118,7 +118,7 @@ class BucketPositions:
         if revision is None:
             raise TerminalError(
                 f"another process moved the position of worker '{self._worker}' of group '{self._names.group}'",
-                "give each worker of a group its own --name; the worker goes on from the stored position when started again",
+                "give each worker of a group its own --name; when started again, the worker continues from the stored position",
             )
         self._revision = revision
 

@@ -55,7 +55,7 @@ async def find_start(stream: ChangeStream, names: GroupNames, applied: Applied, 
         return Start(applied)
     if applied.stream_created and applied.stream_created != state.created:
         raise HistoryError(
-            f"stream {names.changes_stream} was created anew since this worker last ran ({state.created})",
+            f"stream {names.changes_stream} was created again since this worker last ran ({state.created})",
             "its sequences mean something else now; drop the group on both sides and copy the tables again",
         )
     start = await _Search(stream, applied, state).find()
@@ -84,12 +84,12 @@ def check_goes_on(names: GroupNames, applied: Applied, state: StreamState | None
         return
     if state is not None and applied.stream_created == state.created:
         raise StreamBehindError(
-            f"stream {names.changes_stream} ends at message {state.last_sequence}, before what is applied ({applied.sequence}): "
-            "the broker lost messages",
+            f"stream {names.changes_stream} ends at message {state.last_sequence}, before the applied position"
+            f" ({applied.sequence}): the broker lost messages",
             "started again, the worker looks for its place in the stream",
         )
     raise HistoryError(
-        f"stream {names.changes_stream} was removed or created anew while the worker read it",
+        f"stream {names.changes_stream} was removed or created again while the worker read it",
         "drop the group on both sides and copy the tables again",
     )
 
@@ -111,8 +111,8 @@ def _check_first(name: str, applied: int, stream: StreamState) -> None:
         raise HistoryError(
             f"stream {name} begins at message {stream.first_sequence}; "
             f"messages {applied + 1} to {stream.first_sequence - 1} were not applied by this worker and are gone",
-            "raise --retention (nats-stream-max-age, where a worker publishes the group) for workers that stay away for long; "
-            "drop the group and copy the tables again, or, where it reads Kafka, give this worker a group of its own and an "
+            "raise --retention (nats-stream-max-age, where a worker publishes the group) for workers that are down for long; "
+            "drop the group and copy the tables again, or, where it reads Kafka, give this worker a separate group and an "
             "empty target",
         )
 
@@ -125,7 +125,7 @@ def check_first(state: StreamState, applied: Applied, name: str) -> None:
 
 def _lost_messages(name: str, last_sequence: int, applied: int) -> HistoryError:
     return HistoryError(
-        f"stream {name} ends at message {last_sequence}, before what is applied ({applied})",
+        f"stream {name} ends at message {last_sequence}, before the applied position ({applied})",
         "the broker lost messages; restore it, or drop the group and copy the tables again",
     )
 
@@ -174,7 +174,7 @@ class _Search:
         newest = MessageHeaders.decode((await self._message(high)).headers).last.commit_lsn
         if newest < self._applied.commit_lsn:
             raise StreamBehindError(
-                f"stream {self._stream.name} ends at the commit {format_lsn(newest)}, before what is applied "
+                f"stream {self._stream.name} ends at the commit {format_lsn(newest)}, before the applied position "
                 f"({format_lsn(self._applied.commit_lsn)}): the broker lost messages",
                 "start the replicator, which publishes them again if the source still has them",
             )
@@ -234,7 +234,7 @@ class _Search:
     def _not_there(self, found: str) -> HistoryError:
         applied = self._applied
         return HistoryError(
-            f"what is applied ends with the transaction at {format_lsn(applied.commit_lsn)} (message {applied.sequence} of "
+            f"the applied changes end with the transaction at {format_lsn(applied.commit_lsn)} (message {applied.sequence} of "
             f"stream {self._stream.name}), but the stream {found}",
             _COPY_AGAIN,
         )

@@ -18,7 +18,7 @@ def find_start(streams: GroupStreams, sink: Sink, applied: Applied, stopping: St
     start = stopping.wait_for(lambda: streams.find_start(applied), Waiting("the group's streams"))
     if start != Start(applied):
         log.warning(
-            "the stream holds what is applied in another place than before, as after a power cut; going on there",
+            "the applied changes are at another sequence of the stream than before, as after a power cut; continuing there",
             sequence_before=applied.sequence,
             sequence=start.applied.sequence,
         )
@@ -33,7 +33,7 @@ def _renumber(sink: Sink, applied: Applied, found: Applied) -> None:
         return
     if not isinstance(sink, RenumberedSink):
         raise HistoryError(
-            f"the stream holds what is applied at message {found.sequence} instead of {applied.sequence}, and this sink "
+            f"the stream has the applied changes at message {found.sequence} instead of {applied.sequence}, and this sink "
             "cannot move its position",
             "give the sink a method 'renumber', or drop the group and copy the tables again",
         )

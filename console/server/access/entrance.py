@@ -106,7 +106,7 @@ class Entrance:
         """Exchanges a link's code for a session. Errors of the code are not distinguished."""
         token = self.links.take(request.query_params.get("code", ""))
         if token is None or self.tokens.with_id(token) is None:
-            log.warning("somebody opened a link that is not valid", client=request.client.host if request.client else "")
+            log.warning("a client opened a link that is not valid", client=request.client.host if request.client else "")
             raise Problem(
                 Kind.UNAUTHENTICATED, "this link is not valid, or no longer", "'pgsluice token link' prints another one"
             )

@@ -74,7 +74,7 @@ class Proxies:
             return cls(tuple(ipaddress.ip_network(each, strict=False) for each in settings.proxies or _LOOPBACK_NETWORKS))
         except ValueError as error:
             raise UsageError(
-                f"server-proxies holds what is neither an address nor a network ({error})",
+                f"server-proxies contains an entry that is neither an address nor a network ({error})",
                 "write addresses like 10.0.0.5 and networks like 10.0.0.0/8",
             ) from None
 

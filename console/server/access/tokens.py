@@ -75,7 +75,7 @@ class Tokens:
         """Returns the text of a new token, which is shown only this once. Raises UsageError for a name that is taken or
         malformed, and for what cannot be the name of a group."""
         if _NAME.fullmatch(name) is None:
-            raise UsageError(f"{name!r} is no name for a token", "use up to 64 lower-case letters, digits, '_', '.', '@' and '-'")
+            raise UsageError(f"{name!r} is no name for a token", "use up to 64 characters: a-z, 0-9, '_', '.', '@' and '-'")
         wrong = [pattern for pattern in groups if _GROUPS.fullmatch(pattern) is None]
         if wrong or not groups:
             named = repr(wrong[0]) if wrong else "nothing"
@@ -128,7 +128,9 @@ class Tokens:
             content = orjson.loads(self._path.read_bytes())
             return tuple(of_fields(KnownToken, each) for each in content["tokens"])
         except (orjson.JSONDecodeError, MalformedError, TypeError, KeyError):
-            raise TerminalError(f"{self._path} is not a file of tokens", "remove it; the next start makes a token anew") from None
+            raise TerminalError(
+                f"{self._path} is not a file of tokens", "remove it; the next start creates a new token"
+            ) from None
 
     def _write(self, tokens: tuple[KnownToken, ...]) -> None:
         write_private(self._path, orjson.dumps({"tokens": tokens}, option=orjson.OPT_INDENT_2))

@@ -97,7 +97,7 @@ async def set_alerts(call: Call) -> Answer:
     revision, before = await _settings(bucket)
     check_revision(call, revision, _spoken(group))
     if (request.webhook, request.token) != (before.webhook, before.token) and not call.who.role.includes(Role.ADMIN):
-        raise Problem(Kind.FORBIDDEN, "where alerts are sent is for an admin to say", "leave webhook and token as they are")
+        raise Problem(Kind.FORBIDDEN, "only an admin sets the receivers of alerts", "leave webhook and token as they are")
     problem = next(_problems(request), None)
     if problem is not None:
         raise problem
@@ -122,7 +122,7 @@ async def show_test(call: Call) -> Answer:
     bucket = await found_bucket(call)
     entry = None if bucket is None else await bucket.read(TEST_KEY, AlertTest)
     if entry is None:
-        raise Problem(Kind.NOT_FOUND, "nobody asked for a test of this group's alerts", "POST to the same path asks for one")
+        raise Problem(Kind.NOT_FOUND, "no test of this group's alerts was requested", "POST to the same path requests a test")
     return Answer(entry.value)
 
 
@@ -164,14 +164,14 @@ def _is_time(text: str) -> bool:
 
 
 def _spoken(group: str) -> str:
-    return f"what is set of the alerts of group '{group}' is"
+    return f"the alert configuration of group '{group}' is"
 
 
 ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/alerts",
-        "What a group's processes raise alarm about, to whom it was told, and what is set of that",
+        "List a group's alerts, their deliveries and the alert settings",
         Role.VIEWER,
         list_alerts,
         answer=AlertList,
@@ -180,7 +180,7 @@ ENDPOINTS = (
     Endpoint(
         "PUT",
         "/groups/{group}/alerts",
-        "Say where a group's alerts go, when they are told, and of what nobody is told for now",
+        "Set where and when a group's alerts are sent, and which are silenced",
         Role.OPERATOR,
         set_alerts,
         answer=AlertOverrides,
@@ -191,7 +191,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/groups/{group}/alerts/test",
-        "Have the process that tells of alerts send one that means nothing",
+        "Send a test alert",
         Role.OPERATOR,
         ask_for_test,
         answer=AlertTest,

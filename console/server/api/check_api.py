@@ -53,7 +53,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/groups/{group}/check",
-        "What hinders a group, and what cures it; touches nothing",
+        "Check a group: problems and fixes; changes nothing",
         Role.OPERATOR,
         check,
         answer=CheckView,

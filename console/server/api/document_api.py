@@ -201,7 +201,7 @@ ENDPOINTS = (
     Endpoint(
         "PUT",
         "/groups/{group}/document",
-        "Say what a group is to be",
+        "Apply a group's configuration",
         Role.ADMIN,
         put_document,
         answer=DocumentView,
@@ -212,7 +212,7 @@ ENDPOINTS = (
     Endpoint(
         "DELETE",
         "/groups/{group}/document",
-        "Take a document back; what it made goes on",
+        "Remove a group's configuration; its processes and objects stay",
         Role.ADMIN,
         delete_document,
         status=204,
@@ -232,7 +232,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/apply",
-        "Say what groups are to be, all or the first that cannot be",
+        "Apply configurations of groups, up to the first that fails",
         Role.ADMIN,
         apply,
         answer=DocumentPlan,

@@ -105,7 +105,7 @@ def _named(letters: Sequence[StoredLetter], query: PositionQuery) -> StoredLette
     if not found:
         raise Problem(Kind.NOT_FOUND, f"there is no dead letter {position}", "see the list; it may have been replayed")
     if len(found) > 1:
-        raise Problem(Kind.MALFORMED, f"several workers have a letter {position}", "name one of them", "worker")
+        raise Problem(Kind.MALFORMED, f"several workers have a dead letter {position}", "name one of them", "worker")
     return found[0]
 
 
@@ -137,7 +137,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/dead",
-        "Dead letters without values, each with how many wait behind it",
+        "Dead letters without values, each with the number of changes that wait for it",
         Role.VIEWER,
         list_letters,
         answer=BlockingList,
@@ -147,7 +147,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/dead/behind",
-        "What waits behind a dead letter: later changes of its rows",
+        "List the later changes of the same rows that wait for a dead letter",
         Role.VIEWER,
         show_behind,
         answer=BehindList,
@@ -179,7 +179,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/groups/{group}/dead/discard",
-        "Remove dead letters for good: their changes are never applied",
+        "Remove dead letters permanently: their changes are never applied",
         Role.ADMIN,
         discard_letters,
         answer=LetterList,

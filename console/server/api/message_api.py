@@ -132,7 +132,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/messages",
-        "What the change stream holds, message by message",
+        "List the messages of the change stream",
         Role.VIEWER,
         show_messages,
         answer=MessagesPage,
@@ -142,7 +142,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/groups/{group}/trace",
-        "Where a row is: each change of it, and what each worker made of that",
+        "Trace a row: each change of it, and its result at each worker",
         Role.VIEWER,
         trace,
         answer=Trace,
@@ -152,7 +152,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/rules/test",
-        "What rules and routes make of changes, step by step",
+        "Test rules and routes on changes, step by step",
         Role.VIEWER,
         bench,
         answer=BenchResult,

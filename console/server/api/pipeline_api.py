@@ -253,7 +253,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/pipelines/{pipeline}/history",
-        "What its document was before",
+        "List earlier revisions of its document",
         Role.VIEWER,
         show_history,
         answer=PipelineDocumentList,
@@ -262,7 +262,7 @@ ENDPOINTS = (
     Endpoint(
         "PUT",
         "/pipelines/{pipeline}",
-        "Say what a pipeline is, within the places that the administrator allows",
+        "Apply a pipeline, within the connections that the administrator allows",
         Role.ADMIN,
         put_pipeline,
         answer=PipelineDocumentView,
@@ -273,7 +273,7 @@ ENDPOINTS = (
     Endpoint(
         "DELETE",
         "/pipelines/{pipeline}",
-        "Take a pipeline's document back; what it has read stays",
+        "Remove a pipeline's document; rows that it has read stay",
         Role.ADMIN,
         delete_pipeline,
         status=204,
@@ -283,7 +283,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/pipelines/{pipeline}/plan",
-        "What a run would read now; nothing is read into the stream",
+        "Preview the rows that a run would read; the stream stays unchanged",
         Role.OPERATOR,
         plan,
         answer=PlanView,

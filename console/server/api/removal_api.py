@@ -43,7 +43,7 @@ async def drop_group(call: Call) -> Answer:
         raise Problem(
             Kind.CONFLICT,
             "how the group's source is reached is not known here, so slot and publication would stay",
-            "apply its document first, run 'pgsluice drop' elsewhere, or say nats_only",
+            "apply its document first, run 'pgsluice drop' elsewhere, or set nats_only",
         )
     await drop(DropSettings(view.group, settings.log, settings.nats, None if request.nats_only else source))
     return Answer(target=view.group)
@@ -59,7 +59,7 @@ async def forget(call: Call) -> Answer:
 
 def _check_name(given: str, name: str) -> None:
     if given != name:
-        raise Problem(Kind.MALFORMED, f"name is not '{name}'", "write the name of what is to be removed", "name")
+        raise Problem(Kind.MALFORMED, f"name is not '{name}'", "write the name of the group to remove", "name")
 
 
 ENDPOINTS = (

@@ -156,7 +156,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/pipelines/{pipeline}/requests/{request}",
-        "What became of what was asked for",
+        "Show the result of a request",
         Role.VIEWER,
         show_request,
         answer=RunRequest,
@@ -177,8 +177,8 @@ ENDPOINTS = (
         )
         for verb, summary, handler in (
             ("pause", "End a run at its next message, and begin none before it is resumed", pause_run),
-            ("resume", "Let runs go on, a paused one first", resume_run),
-            ("cancel", "End a run at its next message, for good", cancel_run),
+            ("resume", "Resume runs, a paused one first", resume_run),
+            ("cancel", "End a run at its next message, permanently", cancel_run),
         )
     ),
 )

@@ -150,7 +150,7 @@ async def _check_owned(call: Call, bucket: StateBucket) -> None:
 async def _view(bucket: StateBucket, identifier: str) -> SubscriptionView:
     found = next((view for view in await views(bucket) if view.id == identifier), None)
     if found is None:
-        raise Problem(Kind.NOT_FOUND, "somebody ended the subscription meanwhile")
+        raise Problem(Kind.NOT_FOUND, "another client has ended the subscription")
     return found
 
 
@@ -200,7 +200,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/groups/{group}/webhooks/resume",
-        "Have a paused subscription go on where its receiver is, or with what comes from now on",
+        "Resume a paused subscription, at its receiver's position or with new changes only",
         Role.OPERATOR,
         resume,
         answer=SubscriptionView,
@@ -211,7 +211,7 @@ ENDPOINTS = (
     Endpoint(
         "POST",
         "/groups/{group}/webhooks/replay",
-        "Have a receiver get again what it was posted before, as far as the stream still holds that",
+        "Post earlier changes to a receiver again, as far as the stream still contains them",
         Role.OPERATOR,
         start_again,
         answer=SubscriptionView,

@@ -98,7 +98,7 @@ async def show_order(call: Call) -> Answer:
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else -1
     found = (await ORDERS.load(await bucket_of(call))).order(number)
     if found is None:
-        raise Problem(Kind.NOT_FOUND, f"there is no order {text}, or not any more", "the list of tables shows open ones")
+        raise Problem(Kind.NOT_FOUND, f"there is no request {text}, or not any more", "the list of tables shows open ones")
     return Answer(found)
 
 
@@ -111,7 +111,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/tables",
-        "Tables and open orders about them",
+        "Tables and open requests about them",
         Role.VIEWER,
         list_tables,
         answer=TableList,
@@ -132,7 +132,7 @@ ENDPOINTS = (
     Endpoint(
         "PUT",
         "/groups/{group}/tables/desired",
-        "Have changes of tables wait in the stream, or go on; others do not notice",
+        "Pause or resume tables: their changes wait in the stream, other tables continue",
         Role.OPERATOR,
         pause_tables,
         answer=PausedList,
@@ -143,7 +143,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/orders/{number}",
-        "The outcome of an order",
+        "Show the result of a request",
         Role.VIEWER,
         show_order,
         answer=TableOrder,

@@ -142,7 +142,7 @@ ENDPOINTS = (
     Endpoint(
         "PUT",
         "/groups/{group}/desired",
-        "Say what processes are to do: run, pause or stop",
+        "Set the desired state of processes: run, pause or stop",
         Role.OPERATOR,
         set_desired,
         answer=UnitList,

@@ -43,7 +43,7 @@ ENDPOINTS = (
     Endpoint(
         "GET",
         "/groups/{group}/workers/{worker}",
-        "One worker: its position, its lag, its newest batches and what they waited for",
+        "One worker: its position, its lag, its newest batches and their waits",
         Role.VIEWER,
         show_worker,
         answer=WorkerView,

@@ -231,7 +231,7 @@ class GroupLooks:
             except PgsluiceError as error:
                 status, problem = before.status, str(error)
             except Exception as error:  # noqa: BLE001  whatever a group's document or records made of it: others are looked at
-                status, problem = before.status, str(unexpected(error, f"a look at group '{watched.names.group}'"))
+                status, problem = before.status, str(unexpected(error, f"the check of group '{watched.names.group}'"))
                 if problem != before.problem:
                     log.error("a group cannot be looked at", reason=problem)
             if (status, problem, watched.document) == (before.status, before.problem, before.document):

@@ -80,7 +80,5 @@ def _checked_replacing(name: str, node: SqlNode, given: list[int]) -> int:
     if name == "replace":
         return given[0] * max(1, len(by.written.encode()))
     if "$" in by.written and (what.kind != "Literal" or any(each in what.written for each in _LOOKS_AROUND)):
-        raise SqlRefusedError(
-            f"has {name} insert groups of a pattern that may look around, so its result has no bound{node.place}"
-        )
+        raise SqlRefusedError(f"has {name} insert groups of a pattern with lookaround, so its result has no bound{node.place}")
     return given[0] * (1 + 2 * len(by.written.encode()))

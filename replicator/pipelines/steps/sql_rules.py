@@ -73,16 +73,16 @@ _WITHOUT_PARENTHESES = """
 
 _SAID = {
     "Aggregate": "groups rows: a step makes of each row one row or none, have the query group them",
-    "Distinct": "compares rows with each other: have the query do that",
+    "Distinct": "compares rows with each other: do that in the query",
     "Generate": "makes several rows of one: a Python step may do that",
-    "GlobalLimit": "counts rows, and batches are cut anywhere: have the query do that",
-    "LocalLimit": "counts rows, and batches are cut anywhere: have the query do that",
-    "Sort": "sorts rows, which come in the order of their key",
+    "GlobalLimit": "counts rows, and batches can end at any row: do that in the query",
+    "LocalLimit": "counts rows, and batches can end at any row: do that in the query",
+    "Sort": "sorts rows, which are already sorted by their key",
     "OneRowRelation": f"reads no rows: write FROM {RELATION}",
     "UnresolvedWith": "has a WITH: write a subquery after FROM",
-    "WindowExpression": "looks at other rows: have the query do that",
-    "UnresolvedWindowExpression": "looks at other rows: have the query do that",
-    "WithWindowDefinition": "looks at other rows: have the query do that",
+    "WindowExpression": "reads other rows: do that in the query",
+    "UnresolvedWindowExpression": "reads other rows: do that in the query",
+    "WithWindowDefinition": "reads other rows: do that in the query",
 }
 _DIGITS = re.compile(r"""[a-z_]+\s*['"][-+0-9][^\\]*['"]""", re.IGNORECASE | re.DOTALL)
 """A date or time literal; ``TIMESTAMP 'now'`` is one of the parser's clock."""
@@ -164,7 +164,7 @@ def _problem_of_expression(node: SqlNode) -> str:
     if node.kind == "UnresolvedFunction" and not _is_allowed(node.name):
         return f"calls {'.'.join(node.name)}, which is none of the functions of a step"
     if not node.is_plain:
-        return f"has a part that is not allowed here: {node.kind} with a clause of its own"
+        return f"has a part that is not allowed here: {node.kind} with a clause like DISTINCT or FILTER"
     if node.kind == "Literal" and node.text and not _DIGITS.fullmatch(node.text):
         return "has a date or time that is not written in digits, and may be another one the next time"
     return ""

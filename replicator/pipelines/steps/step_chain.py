@@ -112,7 +112,7 @@ class StepChain:
     def _check_columns(self, called: str, schema: pa.Schema) -> None:
         doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if doubled:
-            raise UsageError(f"{called} gives several columns {', '.join(doubled)}", "give each column a name of its own")
+            raise UsageError(f"{called} gives several columns {', '.join(doubled)}", "give each column a distinct name")
         missing = [name for name in self.key if name not in schema.names]
         if missing:
             raise UsageError(f"{called} gives no column {', '.join(missing)}", "keep the columns of the pipeline's key")
@@ -120,7 +120,7 @@ class StepChain:
             if postgres_type(column.type) is None:
                 raise UsageError(
                     f"{called} gives column '{column.name}' the type {column.type}, which no column of a table has",
-                    "cast it, to a string say",
+                    "cast it, for example to a string",
                 )
 
 

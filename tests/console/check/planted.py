@@ -81,7 +81,7 @@ TABLES = (
 FAULTS = (
     ("error", "source-wal-level", "wal_level of the source is 'replica'"),
     ("error", "source-replication-role", "role 'copier' may not replicate"),
-    ("error", "source-free-slots", "nobody reads taken"),
+    ("error", "source-free-slots", "unused: taken"),
     ("error", "source-free-senders", "max_wal_senders"),
     ("error", "source-kept-wal", "max_slot_wal_keep_size is 0"),
     ("warning", "source-idle-timeout", "idle_replication_slot_timeout is 60 s"),

@@ -69,7 +69,7 @@ def starts_name_the_errors(planted: Planted, directory: Path) -> None:
     values = load_from({"config": path}, {}, ReplicatorSettings)
     with pytest.raises(PgsluiceError) as refusal:
         replicate_for_ever(config.make(ReplicatorSettings, values))
-    for text in ("wal_level", "may not replicate", "nobody reads taken", "public.bare", "public.silent", "is unlogged", "lacks"):
+    for text in ("wal_level", "may not replicate", "unused: taken", "public.bare", "public.silent", "is unlogged", "lacks"):
         assert text in str(refusal.value)
     values = load_from({"config": path}, {}, WorkerSettings, PostgresSinkSettings)
     sink = PostgresSink(config.make(WorkerSettings, values).named("postgres"), config.make(PostgresSinkSettings, values))

@@ -58,7 +58,7 @@ def test_what_runs_would_refuse_is_found(nats_server: NatsServer, source_databas
         "late": ["pipeline-query"],
         "measured": [],
     }
-    assert "nobody can measure how late rows come" in of["late"][0]["fact"]
+    assert "the delay of late rows cannot be measured" in of["late"][0]["fact"]
     assert "overlap" in of["late"][0]["remedy"]
     assert ("pipeline-role", "warning") in [(each["check"], each["severity"]) for each in findings]
     assert not administrator.has_stream(f"{group}-good")

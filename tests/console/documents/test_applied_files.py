@@ -103,7 +103,7 @@ async def test_who_was_overtaken_is_told_and_overwrites_nothing(nats_server: Nat
         control = ControlBucket(client)
         await control.make(1)
         ours, theirs = (GroupDocument(group, {"group": group, "tables": [table]}) for table in ("ours", "theirs"))
-        with pytest.raises(TransientError, match="somebody changed the document"):
+        with pytest.raises(TransientError, match="another client has changed the configuration"):
             await apply_documents(Overtaken(control, GroupDocument), [ours], "we")
         stored = await DocumentStore(control, GroupDocument).find(group)
         assert stored is not None

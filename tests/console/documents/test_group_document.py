@@ -103,7 +103,7 @@ def test_what_looks_like_a_secret_counts_as_one(line: str) -> None:
         ("group: [a]", "names no group"),
         ("group: Not A Name", "is not a valid name"),
         ("group: g\ntabels: [a]", "unknown key 'tabels'"),
-        ("group: g\ngroup: h", "is there twice"),
+        ("group: g\ngroup: h", "occurs twice"),
         ("group: {", "not valid YAML"),
         ("- a", "not a mapping"),
     ],

@@ -114,7 +114,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("steps: [{python: 'a:b.c'}]", "step 1: 'a:b.c' is not a function"),
         ("steps: [{python: 'a:b', with: 3}]", "with is not a mapping"),
         ("steps: [{code: 'a:b'}]", "unknown key 'code'"),
-        ("steps: [{sql: SELECT, python: 'a:b'}]", "python has no meaning beside sql"),
+        ("steps: [{sql: SELECT, python: 'a:b'}]", "python has no effect together with sql"),
         ("steps: [{sql: }]", "sql is missing"),
         ("steps: marts:clean", "steps is not a list"),
     ],

@@ -260,7 +260,7 @@ def test_what_is_not_there_is_a_problem_too(served: Served) -> None:
         (["--listen", "0.0.0.0:8470"], "without TLS"),
         (["--listen", "127.0.0.1"], "is not HOST:PORT"),
         (["--behind-proxy"], "without the name that browsers use"),
-        (["--behind-proxy", "--server-hosts=a.example", "--listen=0.0.0.0:8470"], "behind a proxy that it does not know"),
+        (["--behind-proxy", "--server-hosts=a.example", "--listen=0.0.0.0:8470"], "for a proxy whose address it does not know"),
         (["--behind-proxy", "--server-hosts=a.example", "--server-proxies=nginx"], "neither an address nor a network"),
         (["--server-tls-cert", "/etc/hostname"], "server-tls-key"),
         (["--server-tls-cert", "/etc/hostname", "--server-tls-key", "/etc/hostname"], "cannot be used"),

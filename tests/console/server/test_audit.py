@@ -41,7 +41,7 @@ def test_a_reason_that_no_entry_takes_is_refused_before_anything_is_done(served:
         assert (refused.status_code, refused.json()["where"]) == (422, "reason")
         newest = entries(client, refused=True)[0]
         assert (newest["action"], newest["target"]) == ("post_groups_group_dead_discard", "unreasonable")
-        assert newest["outcome"] == "the request is not what it has to be"
+        assert newest["outcome"] == "the request is not valid"
 
 
 def test_a_target_is_kept_as_far_as_an_entry_has_room(served: Served) -> None:

@@ -55,7 +55,7 @@ def test_what_takes_too_long_to_read_is_refused_before_that(served: Served) -> N
         for text, said in (
             ("tables: [" + "x" * 65_536 + "]", "more than 64 KiB"),
             ("tables: [" + "x," * 20_000 + "]", "more than 10000 keys and values"),
-            ("tables: &a [" + "x," * 4000 + "]\nworkers: [" + "*a," * 5000 + "]", "aliases stand for more than 1 MiB"),
+            ("tables: &a [" + "x," * 4000 + "]\nworkers: [" + "*a," * 5000 + "]", "aliases expand to more than 1 MiB"),
         ):
             refused = client.post("/plan", json={"documents": [f"group: long\n{text}\n"]})
             assert (refused.status_code, said in refused.text) == (422, True), refused.text

@@ -51,7 +51,7 @@ def test_a_document_has_a_revision_and_a_history(place: Place, group: str) -> No
         ({"steps": [{"python": "os:system", "with": {"command": "id"}}]}, "names module 'os', which is not allowed"),
         ({"query": "  "}, "query"),
         ({"steps": [{"sql": "SELECT id,\n now() AS v FROM rows"}]}, "step 1 (sql) calls now, which"),
-        ({"steps": [{"sql": "SELECT id FROM rows", "with": {"path": "/etc"}}]}, "with has no meaning beside sql"),
+        ({"steps": [{"sql": "SELECT id FROM rows", "with": {"path": "/etc"}}]}, "with has no effect together with sql"),
     ],
 )
 def test_a_hostile_document_is_refused(place: Place, group: str, change: Mapping[str, Any], said: str) -> None:
@@ -101,7 +101,7 @@ def test_two_documents_do_not_share_a_group(place: Place, group: str) -> None:
         assert (refused.status_code, f"the group of pipeline '{group}-a'" in refused.text) == (422, True)
         assert client.put(f"/groups/{group}-x/document", json={"yaml": f"group: {group}-x\n"}).status_code == 201
         refused = place.put(client, f"{group}-c", group=f"{group}-x")
-        assert (refused.status_code, "has a document of its own" in refused.text) == (422, True)
+        assert (refused.status_code, "has a separate configuration" in refused.text) == (422, True)
 
 
 def test_a_plan_says_what_would_be_read(place: Place, group: str) -> None:

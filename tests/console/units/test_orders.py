@@ -133,18 +133,18 @@ def test_an_order_is_written_once_and_undone_by_its_opposite(ordered: OrderedGro
     before = ordered.revision()
     assert ordered.order("pause", "--reason", "another") == 0
     assert ordered.order("start") == 0
-    assert "it is to be paused: 'pgsluice resume'" in capsys.readouterr().out
+    assert "its desired state is paused: 'pgsluice resume'" in capsys.readouterr().out
     assert ordered.revision() == before
     assert ordered.order("resume", "--worker", "one") == 0
     assert [ordered.desired(unit) for unit in UNITS[1:]] == [Desired.RUNNING, Desired.PAUSED]
     assert ordered.order("stop", "--source") == 0
-    assert "keeps its WAL" in capsys.readouterr().out
+    assert "retains WAL" in capsys.readouterr().out
     assert {ordered.desired(unit) for unit in UNITS} == {Desired.STOPPED}
     assert ordered.order("pause", "--worker", "one") == 0
-    assert "worker one: it is to be stopped: 'pgsluice start'" in capsys.readouterr().out
+    assert "worker one: its desired state is stopped: 'pgsluice start'" in capsys.readouterr().out
     assert ordered.order("start") == 0
     said = capsys.readouterr().out
-    assert "worker one: it is to be paused: 'pgsluice resume'" in said
+    assert "worker one: its desired state is paused: 'pgsluice resume'" in said
     assert "a supervisor starts it again, or you do" in said
     assert [ordered.desired(unit) for unit in UNITS] == [Desired.RUNNING, Desired.PAUSED, Desired.PAUSED]
     assert ordered.order("resume") == 0

@@ -61,7 +61,7 @@ def test_changes_of_a_table_that_leaves_are_missing_from_when_it_was_published_l
 
 @pytest.mark.parametrize("phase", [Phase.INIT, Phase.DATA_SYNC, Phase.ERRORED])
 def test_what_is_missing_of_a_table_does_not_matter_when_that_is_copied_anew(phase: Phase) -> None:
-    missing = tuple(Break(oid, "public", f"t{oid}", "0/10", "", "somebody took it out") for oid in (1, 2, 3))
+    missing = tuple(Break(oid, "public", f"t{oid}", "0/10", "", "another client removed it") for oid in (1, 2, 3))
     membership = Membership("shop", 1, "1", ("insert",), True, (), "0/20", "", missing=missing)
     records = {1: TableRecord(1, "public", "t1", phase, ""), 2: TableRecord(2, "public", "t2", Phase.FINISHED_COPY, "")}
     tables = [source_table(1, "t1"), source_table(2, "t2")]

@@ -89,7 +89,9 @@ def test_a_table_that_was_made_again_is_said_to_be_whoever_finds_that(two_tables
     two_tables.source.execute("DROP TABLE u; CREATE TABLE u (id bigint PRIMARY KEY, v text)")
     two_tables.replicate(tables=("t",))
     [left] = membership(two_tables).left
-    assert left.reason == "it was dropped and made again at the source; the new one is not replicated before a person asks for it"
+    assert (
+        left.reason == "it was dropped and created again at the source; the new one is not replicated until an operator adds it"
+    )
 
 
 def test_a_table_that_joins_a_group_that_streams_is_refused_unless_it_is_asked_for(two_tables: Group) -> None:
@@ -129,7 +131,7 @@ def test_a_new_table_that_a_pattern_matches_is_named_and_others_are_not(replicat
 def test_a_table_that_was_made_again_under_its_name_is_refused_by_a_group_that_streams(two_tables: Group) -> None:
     two_tables.source.execute("DROP TABLE u; CREATE TABLE u (id bigint PRIMARY KEY, v text)")
     for _ in range(2):
-        with pytest.raises(TerminalError, match=r"table public\.u was dropped and made again"):
+        with pytest.raises(TerminalError, match=r"table public\.u was dropped and created again"):
             two_tables.replicate(tables=("t", "u"))
     two_tables.replicate(tables=("t", "u"), without_copy=("u",))
 
@@ -137,14 +139,14 @@ def test_a_table_that_was_made_again_under_its_name_is_refused_by_a_group_that_s
 @pytest.mark.parametrize(
     ("statements", "reason", "tables"),
     [
-        (("DROP TABLE u", "ADD TABLE u"), "took it out of the publication and in again", "public.u"),
+        (("DROP TABLE u", "ADD TABLE u"), "removed it from the publication and added it again", "public.u"),
         (("SET (publish = 'insert')",), "altered the publication's operations", "public.t,public.u"),
         (
             ("SET (publish = 'insert')", "SET (publish = 'insert, update, delete, truncate')"),
             "altered the publication's operations",
             "public.t,public.u",
         ),
-        (("DROP TABLE u",), "took it out of the publication", "public.u"),
+        (("DROP TABLE u",), "removed it from the publication", "public.u"),
         (("SET TABLE t, u WHERE (id > 0)",), "changed its row filter or its columns", "public.u"),
     ],
 )
@@ -220,7 +222,7 @@ def test_a_table_that_is_dropped_or_made_again_beside_a_running_replicator_is_re
         two_tables.source.execute("DROP TABLE u")
         replicator.wait_for_log("it was dropped at the source")
         two_tables.source.execute("BEGIN; DROP TABLE t; CREATE TABLE t (id bigint PRIMARY KEY); COMMIT")
-        replicator.wait_for_log("dropped and made again at the source")
+        replicator.wait_for_log("dropped and created again at the source")
         wait_for_a_look(two_tables)
         assert replicator.is_running
         assert replicator.log().count("public.u") == 1

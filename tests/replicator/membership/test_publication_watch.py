@@ -72,6 +72,6 @@ async def test_a_publication_that_was_made_again_is_said_to_be_whatever_it_publi
     await watched.watch.verify()
     await drop_publication(watched.source, watched.names)
     await watched.publish()
-    with pytest.raises(TerminalError, match="was dropped and made again") as raised:
+    with pytest.raises(TerminalError, match="was dropped and created again") as raised:
         await watched.watch.verify()
     assert "--without-copy" not in raised.value.remedy

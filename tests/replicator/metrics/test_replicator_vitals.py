@@ -159,7 +159,7 @@ async def die() -> None:
         (SourceWatch, "run", "the watch for metrics"),
         (GroupWatch, "run", "the watch for metrics"),
         (ProcessReport, "run", "the report of this process"),
-        (DesiredState, "follow", "the look at what is desired"),
+        (DesiredState, "follow", "the check of the desired state"),
         (AlertWatch, "run", "the alerts"),
         (replicator, "tell_of_slot", "the alerts"),
     ],
@@ -168,7 +168,7 @@ def test_a_replicator_of_which_a_task_died_ends_by_itself(
     replication: Group, monkeypatch: pytest.MonkeyPatch, owner: object, method: str, name: str
 ) -> None:
     monkeypatch.setattr(owner, method, lambda *_: die())
-    ending = pytest.raises(TaskEndedError, match=f"{name} ended by itself")
+    ending = pytest.raises(TaskEndedError, match=f"{name} ended unexpectedly")
     with running(replication, alerts=alerts_to(NOBODY)) as process, ending as ended:
         process.ended.result(30)
     assert ended.value.exit_code == 75

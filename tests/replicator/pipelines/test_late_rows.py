@@ -234,7 +234,7 @@ def test_a_prepared_transaction_holds_the_border(prepared: PipelineUnderTest) ->
 
 def test_a_column_of_another_type_needs_an_overlap(pipeline: PipelineUnderTest) -> None:
     pipeline.change(query="SELECT id, v, id AS n FROM t", incremental_key="n")
-    with pytest.raises(UsageError, match="nobody can measure"):
+    with pytest.raises(UsageError, match="cannot be measured"):
         pipeline.run()
     pipeline.change(overlap="5")
     pipeline.source.execute("INSERT INTO t SELECT n, 'v' FROM generate_series(1, 20) n WHERE n <> 17")

@@ -83,7 +83,7 @@ def test_a_stream_that_was_made_anew_between_two_runs_is_told(pipeline: Pipeline
     pipeline.run()
     asyncio.run(delete_stream(pipeline))
     pipeline.source.execute("INSERT INTO t VALUES (2, 'b')")
-    with pytest.raises(TerminalError, match="was made anew since the pipeline ran last"):
+    with pytest.raises(TerminalError, match="was created again since the pipeline ran last"):
         pipeline.run()
 
 
@@ -182,7 +182,7 @@ def test_a_row_that_no_row_could_come_after_is_refused(pipeline: PipelineUnderTe
         ("WITH gone AS (DELETE FROM t RETURNING *) SELECT * FROM gone", "data-modifying|read-only"),
         ("SELECT nextval('s') AS id, now() AS updated_at", "read-only"),
         ("SELECT id, v FROM t", "no column updated_at"),
-        ("SELECT id, id, updated_at FROM t", "no name of its own"),
+        ("SELECT id, id, updated_at FROM t", "no distinct name"),
         ("SELECT id, updated_at FROM nowhere", "does not exist"),
     ],
 )
@@ -273,7 +273,7 @@ def test_another_query_asks_for_a_full_run(pipeline: PipelineUnderTest) -> None:
     insert(pipeline, 1, 5)
     pipeline.run()
     pipeline.change(query="SELECT id, upper(v) AS v, updated_at FROM t")
-    with pytest.raises(UsageError, match="not what it was"):
+    with pytest.raises(UsageError, match="has changed since its last run"):
         pipeline.run()
     assert pipeline.run(full=True).rows == 5
     assert pipeline.merged() == pipeline.expected()

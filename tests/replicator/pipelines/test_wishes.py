@@ -140,7 +140,7 @@ def test_what_is_left_of_a_failed_run_can_be_cancelled(
     assert (second.number, second.state) == (2, RunState.FINISHED)
     with PgsluiceProcess("runs", "cancel", "ratings", config=keys_of(pipeline, nats_server, tmp_path)) as command:
         assert command.wait() == 2
-        assert "no run is in hand" in command.log()
+        assert "no run is in progress" in command.log()
 
 
 def test_a_request_whose_run_was_cancelled_before_it_was_taken_up_again_begins_no_other_run(

@@ -102,7 +102,7 @@ def test_a_copy_goes_on_from_where_it_came() -> None:
     [
         ({"system_id": "8"}, "this group copied database 'shop' of system 7"),
         ({"database": "other"}, "the source is database 'other'"),
-        ({"stream_created": "later"}, "the snapshot stream was deleted and made again"),
+        ({"stream_created": "later"}, "the snapshot stream was deleted and created again"),
     ],
 )
 def test_another_source_or_stream_is_refused(changed: dict[str, str], sentence: str) -> None:

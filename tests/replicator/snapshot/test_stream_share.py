@@ -74,5 +74,5 @@ def test_a_stream_that_is_too_small_for_any_copy_is_refused() -> None:
     with pytest.raises(TerminalError) as refused:
         share(LEAST_STREAM_BYTES - 1)
     assert str(refused.value) == (
-        "stream copied may hold 262143 bytes, too few for copied rows: set stream-max-bytes to 1MiB or more"
+        "stream copied is limited to 262143 bytes, too few for copied rows: set stream-max-bytes to 1MiB or more"
     )

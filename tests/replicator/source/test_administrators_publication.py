@@ -92,7 +92,7 @@ def test_one_that_lacks_a_table_is_refused_with_the_statement_that_mends_it(repl
     with pytest.raises(TerminalError, match=r"does not publish public\.other") as raised:
         replicate(replication, reader, publication="shop", tables=("t", "other"))
     assert 'ADD TABLE ONLY "public"."other"' in raised.value.remedy
-    replication.source.execute(raised.value.remedy.removeprefix("let its owner say: "))
+    replication.source.execute(raised.value.remedy.removeprefix("let its owner run: "))
     replicate(replication, reader, publication="shop", tables=("t", "other"))
 
 

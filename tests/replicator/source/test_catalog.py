@@ -220,7 +220,7 @@ def test_columns_that_the_role_may_not_read_are_refused(copier: Copier) -> None:
     copier.source.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT (a, b) ON s.t TO {role}")
     try:
         unreadable = "the role may not read Secret, ctid of s.t: "
-        also = ", or SELECT on its columns and ctid, by which pages are told apart"
+        also = ", or SELECT on its columns and ctid, by which pages are distinguished"
         assert asyncio.run(_obstacle(copier, role)) == f"{unreadable}{usage}; {select}{also}"
         copier.source.execute(select)
         assert asyncio.run(_obstacle(copier, role)) == f"the role may not use the schema of s.t: {usage}"

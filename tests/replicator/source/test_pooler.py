@@ -16,7 +16,7 @@ from tests.servers.pooler import Pooler
 
 @pytest.mark.parametrize("by_transaction", [False, True])
 async def test_a_pooler_that_leaves_out_our_settings_is_refused(source_database: Database, by_transaction: bool) -> None:
-    refused = pytest.raises(UsageError, match=r"leaves out the settings .* set host and port to the PostgreSQL server itself")
+    refused = pytest.raises(UsageError, match=r"drops the start settings .* set host and port to the PostgreSQL server itself")
     with Pooler(source_database.settings, by_transaction=by_transaction) as pooler, refused:
         await Source.connect(replace(source_database.settings, host=HOST, port=pooler.port))
 

@@ -83,7 +83,7 @@ def test_full_replication_slots_are_named_with_the_setting(
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("SELECT pg_create_physical_replication_slot('taken')")
     try:
-        with pytest.raises(TerminalError, match=r"1 replication slots.*nobody reads taken.*SET max_replication_slots"):
+        with pytest.raises(TerminalError, match=r"1 replication slots.*unused: taken.*SET max_replication_slots"):
             run(replicator_settings(group, database, nats_server.settings()))
     finally:
         database.execute("SELECT pg_drop_replication_slot('taken')")

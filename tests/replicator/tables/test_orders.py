@@ -167,7 +167,7 @@ def test_what_was_added_and_removed_holds_over_a_restart_until_the_configuration
     [line] = [
         line
         for line in group.process.log().splitlines()
-        if "the configuration has caught up with what was added and removed by command" in line and "public.joins" in line
+        if "the configuration now contains the tables that were added and removed by command" in line and "public.joins" in line
     ]
     assert "public.removed" in line
     assert group.published() & {"t", "removed", "joins"} == {"t", "joins"}
@@ -222,7 +222,7 @@ def test_an_order_waits_for_the_replicator_s_start(streaming: StreamingGroup) ->
     group.stop()
     code, said = group.order("add", "--wait", "0.5", "waits")
     assert code == 75
-    assert "start the replicator, which carries it out" in said
+    assert "start the replicator, which executes it" in said
     assert ": add waits waits for the replicator" in group.order("list")[1]
     group.start()
     assert group.wait_for_copy("waits").rows == 3

@@ -77,7 +77,7 @@ def test_a_pause_is_obeyed_when_the_broker_is_back(source_database: Database, gr
         try:
             with made.running() as process:
                 nats.stop()
-                process.wait_for_log("cannot be looked up, going on as before")
+                process.wait_for_log("cannot be read, continuing as before")
                 nats.start()
                 pause(made)
                 assert connections(made.source) == []

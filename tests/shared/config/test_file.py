@@ -77,7 +77,7 @@ def test_invalid_yaml_is_not_quoted_because_it_may_be_a_secret(value: str) -> No
 def test_mistakes_that_leave_the_rest_readable_are_collected() -> None:
     file = parse_config_file("f.yaml", "a: 1\na: 2\nb: [[x]]\nc: {d: {e: f}}\ng: ok\n")
     assert [str(problem).split(": ")[0:2] for problem in file.problems] == [
-        ["f.yaml, line 2", "a is there twice"],
+        ["f.yaml, line 2", "a occurs twice"],
         ["f.yaml, line 3", "b is nested deeper than one level"],
         ["f.yaml, line 4", "c is nested deeper than one level"],
     ]
@@ -88,7 +88,7 @@ def test_mistakes_that_leave_the_rest_readable_are_collected() -> None:
 def test_an_alias_to_its_own_list_is_refused() -> None:
     with pytest.raises(UsageError) as raised:
         parse_config_file("f.yaml", "b: 1\na: &a [*a]\n")
-    assert str(raised.value) == "f.yaml, line 2, column 4: not valid YAML: an alias stands for what it is part of"
+    assert str(raised.value) == "f.yaml, line 2, column 4: not valid YAML: an alias refers to a node that contains it"
 
 
 def test_merge_keys_bring_what_others_say_and_the_own_key_wins() -> None:

@@ -166,11 +166,11 @@ def test_a_local_master_needs_nothing(tmp_path: Path, master: str) -> None:
         ("sslcert: /nowhere\n", (StatusSettings,), "sslcert '/nowhere' ({file}, line 9) is not there (no such file): "),
         ("password: ${PGSLUICE_NOWHERE}\n", (StatusSettings,), "password ({file}, line 9) refers to the environment variable "),
         ("schema: ${1}\n", (ReplicatorSettings,), "schema ({file}, line 9) holds a '${' that is not ${NAME} or ${NAME:-text}: "),
-        ("host: again\n", (StatusSettings,), "{file}, line 9: host is there twice: remove it here or in line 3"),
+        ("host: again\n", (StatusSettings,), "{file}, line 9: host occurs twice: remove it here or in line 3"),
         (
             "name: My Worker\n",
             (WorkerSettings,),
-            "worker name 'My Worker' is not valid ({file}, line 9): use 1 to 40 lower-case ",
+            "worker name 'My Worker' is not valid ({file}, line 9): use 1 to 40 ",
         ),
         (
             "sslkey: /dev/null\n",
@@ -198,7 +198,7 @@ def test_a_mistake_is_one_sentence_with_the_key_the_place_and_the_remedy(
 
 
 def test_a_group_with_a_space_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"group 'my orders' is not a valid name \(--group\): use 1 to 40 lower-case letters"):
+    with pytest.raises(UsageError, match=r"group 'my orders' is not a valid name \(--group\): use 1 to 40 characters, a-z"):
         load(tmp_path, "", StatusSettings, group="my orders")
 
 

@@ -88,8 +88,8 @@ def test_our_own_variable_wins_and_says_so_where_the_two_differ() -> None:
     assert (values.text("host"), values.text("password")) == ("db2", SECRET + "3")
     *others, renamed = noticed(values, environment)
     assert [(notice.message, notice.name, notice.reason) for notice in others] == [
-        ("a setting has no effect", "PG_FLO_HOST", "PGSLUICE_HOST says something else, and wins: remove one of them"),
-        ("a setting has no effect", "PG_FLO_PASSWORD", "PGSLUICE_PASSWORD says something else, and wins: remove one of them"),
+        ("a setting has no effect", "PG_FLO_HOST", "PGSLUICE_HOST has another value, and wins: remove one of them"),
+        ("a setting has no effect", "PG_FLO_PASSWORD", "PGSLUICE_PASSWORD has another value, and wins: remove one of them"),
     ]
     assert "PG_FLO_HOST" not in renamed.name
     assert "PG_FLO_PORT" not in renamed.name

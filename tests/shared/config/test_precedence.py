@@ -120,7 +120,7 @@ def test_an_option_that_is_needed_and_missing_is_named_with_every_place_and_an_e
             load_from({"config": path}, {}, *readers)
         assert str(raised.value) == (
             f"{option.name} is not set: give {option.flag}, {option.variable} or '{option.name}:' in {path}"
-            f"{f', or a {option.url} that says it' if option.url else ''}; "
+            f"{f', or a {option.url} for it' if option.url else ''}; "
             f"for example {option.flag} {option.example}"
         )
 

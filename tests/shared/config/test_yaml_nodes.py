@@ -42,7 +42,7 @@ MANY_LONG_TEXTS = f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 1000)}]"
 @pytest.mark.parametrize("text", [aliases_of_aliases(20), merges_of_merges(20), MANY_LONG_TEXTS])
 def test_what_aliases_stand_for_is_bounded(text: str) -> None:
     tracemalloc.start()
-    with pytest.raises(InvalidYamlError, match="aliases stand for more than 64 MiB") as raised:
+    with pytest.raises(InvalidYamlError, match="aliases expand to more than 64 MiB") as raised:
         compose(text)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -75,9 +75,9 @@ def test_a_block_that_thousands_of_tables_share_is_read() -> None:
 
 
 def test_each_reader_says_where_it_is() -> None:
-    with pytest.raises(UsageError, match=r"^f\.yaml:\d+: not valid YAML: aliases stand for"):
+    with pytest.raises(UsageError, match=r"^f\.yaml:\d+: not valid YAML: aliases expand to"):
         open_document("f.yaml", "rules file", aliases_of_aliases(20))
-    with pytest.raises(UsageError, match=r"^f\.yaml, line \d+, column \d+: not valid YAML: aliases stand for"):
+    with pytest.raises(UsageError, match=r"^f\.yaml, line \d+, column \d+: not valid YAML: aliases expand to"):
         parse_config_file("f.yaml", aliases_of_aliases(20))
 
 

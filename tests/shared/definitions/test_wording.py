@@ -70,7 +70,7 @@ def altered(now: object) -> TableDefined:
             MOOD,
             ["renamed the type from public.mood to public.state", "added 1 label to the type", "renamed 1 label of the type"],
         ),
-        (DefinitionUnknown("ALTER TABLE", "XX000"), None, ["the source could not tell what it did (SQLSTATE XX000)"]),
+        (DefinitionUnknown("ALTER TABLE", "XX000"), None, ["the source could not describe its effect (SQLSTATE XX000)"]),
     ],
 )
 def test_a_definition_is_told_in_words(event: DefinitionEvent, was: Defined | None, words: list[str]) -> None:

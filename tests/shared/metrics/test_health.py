@@ -38,7 +38,7 @@ def test_who_is_not_healthy_says_what_it_waits_for() -> None:
     assert content["why"] == "nothing has moved for 61 s: the lock is away"
     assert content["waiting"]["cause"] == "lock"
     idle = judge_health(pulse_of(Activity.WORKING, STILL_S, idle=True)).content
-    assert idle["why"] == "nothing has moved for 61 s; there was nothing to do then, and nobody has looked since"
+    assert idle["why"] == "nothing has moved for 61 s; it was idle then, and no check has run since"
 
 
 @pytest.mark.parametrize(

@@ -30,5 +30,5 @@ def test_a_process_works_in_the_domains_that_were_named(nats_server: NatsServer)
 
 
 def test_a_process_that_does_not_know_where_it_is_does_not_work(nats_server: NatsServer) -> None:
-    with pytest.raises(TerminalError, match=r"DomainUnavailable: .* nobody says in which domain"):
+    with pytest.raises(TerminalError, match=r"DomainUnavailable: .* the domain of this process is not configured"):
         check(nats_server, "", "aws-a")

@@ -39,7 +39,7 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     old = java_at(tmp_path / "old", """echo 'java version "1.8.0_292"' >&2""")
     with pytest.raises(UsageError, match=r"is Java 1\.8\.0_292"):
         check_java({"PATH": str(old / "bin")})
-    with pytest.raises(UsageError, match="does not say its version"):
+    with pytest.raises(UsageError, match="does not print its version"):
         check_java({"PATH": str(java_at(tmp_path / "broken") / "bin")})
 
 

@@ -83,13 +83,13 @@ def test_anything_else_raises_only_wire_errors(data: bytes, size: int) -> None:
 
 @pytest.mark.parametrize("size", [len(BODY) - 1, len(BODY) + 1, 1, MOST_BYTES])
 def test_a_body_of_another_size_than_its_header_says_is_refused(size: int) -> None:
-    with pytest.raises(WireError, match=f"is not one zstd frame of {size} bytes, as its header says"):
+    with pytest.raises(WireError, match=f"is not one zstd frame of {size} bytes, as its header claims"):
         decompress_body(compressed(BODY), size)
 
 
 @pytest.mark.parametrize("size", [-1, 0, MOST_BYTES + 1, 10**30])
 def test_a_size_that_cannot_be_is_refused(size: int) -> None:
-    with pytest.raises(WireError, match=f"is said to have {size} bytes"):
+    with pytest.raises(WireError, match=f"claims to have {size} bytes"):
         decompress_body(compressed(BODY), size)
 
 

@@ -123,7 +123,7 @@ def test_a_body_comes_back_from_its_chunks_in_either_format(body: bytes, most_by
 
 def test_a_compressed_body_with_a_chunk_too_few_is_refused() -> None:
     pieces = [data for _, data in cut(frame_of(bytes(range(256))), 100)]
-    with pytest.raises(WireError, match="is not one zstd frame of 256 bytes, as its header says"):
+    with pytest.raises(WireError, match="is not one zstd frame of 256 bytes, as its header claims"):
         replace(HEADERS, size=256).body(pieces[:-1])
 
 

@@ -264,7 +264,7 @@ def test_a_batch_whose_python_process_was_killed_is_tried_again(harness: Harness
 
 
 def test_a_batch_whose_python_processes_are_killed_each_time_is_left_to_a_later_start(harness: Harness) -> None:
-    with pytest.raises(TransientError, match="Spark gave up on a job") as raised:
+    with pytest.raises(TransientError, match="Spark aborted a job") as raised:
         harness.apply(harness.sink(task=FailingWriter("killed")))
     assert raised.value.exit_code == 75
     assert ids_in(harness.path) == []

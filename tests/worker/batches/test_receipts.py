@@ -83,7 +83,7 @@ def test_answers_that_follow_what_is_applied_and_each_other_are_taken() -> None:
 def test_a_message_that_follows_another_than_the_one_applied_last_is_another_history() -> None:
     row = answer(6, 7, after=anchor(5), anchor=anchor(7))
     for applied in (Applied(5, 4 * 16, 4, "then"), Applied(5, 4 * 16, 5, "then"), Applied(5, 5 * 16, 17, "then")):
-        with pytest.raises(HistoryError, match=r"message 6 .* follows the change at 0/50:1, but what is applied"):
+        with pytest.raises(HistoryError, match=r"message 6 .* follows the change at 0/50:1, but the applied changes"):
             coverage([row], applied)
 
 
@@ -91,7 +91,7 @@ def test_partitions_that_do_not_follow_each_other_are_another_history() -> None:
     first, chunk = answer(6, 7, after=anchor(5), anchor=anchor(7)), answer(8, 8, changes=0, body=None)
     for rows in ([first, answer(8, 9, after=anchor(6), anchor=anchor(9))], [first, chunk, answer(9, 9, after=anchor(6))]):
         with pytest.raises(
-            HistoryError, match=r"message \d of the change stream follows the change at 0/60:1, but what was read"
+            HistoryError, match=r"message \d of the change stream follows the change at 0/60:1, but the messages before it"
         ):
             coverage(rows, Applied(5, 5 * 16, 5, "then"))
 

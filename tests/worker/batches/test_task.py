@@ -109,7 +109,7 @@ def test_messages_of_an_earlier_version_name_none_and_those_after_them_follow_ea
     asyncio.run(publish(nats_server, group + "_broken", sent))
     for cut in CUTS:
         with pytest.raises(
-            TerminalError, match="message 6 of the change stream follows the change at 0/6A4:1, but what was read"
+            TerminalError, match="message 6 of the change stream follows the change at 0/6A4:1, but the messages before it"
         ):
             applied_messages(nats_server, group + "_broken", cut, DiscardingWriter())
 
@@ -147,7 +147,7 @@ def test_a_task_that_takes_long_tells_of_each_message_and_receipt(
 def test_a_message_that_has_other_rows_than_it_says_is_refused() -> None:
     headers = SnapshotHeaders("s", TABLE.oid, 1, 1, 1, rows=3, range_rows=3, range_bytes=4, is_range_end=True)
     body = CopiedBody(7, headers, b"")
-    with pytest.raises(WireError, match=r"message 7 of the snapshot stream says that it has 3 rows of table '.*t', and has 2"):
+    with pytest.raises(WireError, match=r"message 7 of the snapshot stream claims to have 3 rows of table '.*t', and has 2"):
         body.copied_rows(TABLE, memoryview(b"1\n2\n"))
     assert body.copied_rows(TABLE, memoryview(b"1\n2\n3\n")).rows == 3
 

@@ -145,7 +145,7 @@ def test_changes_that_do_not_say_what_is_asked_are_refused(spark: SparkSession, 
         pgsluice.current_rows(feed.read(spark))
     with pytest.raises(UsageError, match="these changes are a stream, which has no end"):
         pgsluice.current_rows(feed.stream(spark, table="t"))
-    with pytest.raises(PySparkException, match=r"does not tell the key of its row \(b\)"):
+    with pytest.raises(PySparkException, match=r"does not contain the key of its row \(b\)"):
         pgsluice.current_rows(feed.read(spark, table="t"), ["b"]).collect()
 
 

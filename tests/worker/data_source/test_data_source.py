@@ -216,7 +216,7 @@ def test_a_query_that_read_another_stream_says_so(spark: SparkSession, feed: Fee
     offsets.write_text("\n".join([*head, json.dumps(json.loads(offset) | {"stream": "another"})]))
     for checksum in (tmp_path / "c" / "offsets").glob(".*"):
         checksum.unlink()
-    with pytest.raises(PySparkException, match="was made again since this query read it"):
+    with pytest.raises(PySparkException, match="was created again since this query read it"):
         run(feed.stream(spark), tmp_path / "c")
 
 

@@ -63,7 +63,7 @@ def test_a_broker_that_is_not_there_is_one_sentence_without_a_secret(spark: Spar
 
 def test_a_schema_and_an_end_that_do_not_fit_are_refused(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     feed.publish("CREATE TABLE t (id int PRIMARY KEY)")
-    with pytest.raises(PySparkException, match="the format pgsluice has a schema of its own"):
+    with pytest.raises(PySparkException, match="the format pgsluice has a fixed schema"):
         spark.read.format("pgsluice").options(**feed.options).schema("id int").load().collect()
     with pytest.raises(PySparkException, match="the option 'until' is for"):
         run(feed.stream(spark, until=3), tmp_path)

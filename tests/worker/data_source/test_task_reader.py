@@ -57,7 +57,7 @@ def test_a_part_is_read_to_its_end_and_no_further(task: Task) -> None:
 
 
 def test_a_part_that_does_not_follow_what_was_read_is_refused(task: Task) -> None:
-    with pytest.raises(HistoryError, match="message 3 follows the change at 0/C8:1, but what was read before it ends at 0/64:1"):
+    with pytest.raises(HistoryError, match="message 3 follows the change at 0/C8:1, but the messages before it end at 0/64:1"):
         task.sequences(part_of(3, 5, anchor_of(1)))
 
 

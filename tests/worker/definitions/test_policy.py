@@ -54,7 +54,7 @@ def test_the_last_choice_that_fits_counts() -> None:
 @pytest.mark.parametrize(
     ("key", "action", "said"),
     [
-        ("drop-colum", "keep", "'drop-colum' is no kind of definition: the kinds are add-column"),
+        ("drop-colum", "keep", "'drop-colum' is not a kind of schema change: the kinds are add-column"),
         ("drop-column", "recopy", "'recopy' cannot be done about drop-column: choose one of apply, keep, stop"),
         ("a.b.c drop-column", "keep", "'a.b.c' is not a table"),
     ],

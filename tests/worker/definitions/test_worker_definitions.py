@@ -199,7 +199,7 @@ def test_a_new_column_is_held_through_restarts_until_somebody_decides(
     assert broker.transformation.held == {TABLE.oid: frozenset({3})}
     worker.settle()
     assert broker.outcomes() == {AT: (Outcome.HELD,)}
-    assert "a new column is left out of rows until somebody decides" in caplog.text
+    assert "a new column is left out of rows until an operator decides" in caplog.text
     worker = broker.start(rules=RULES, new_columns="hold")
     assert broker.transformation.held == {TABLE.oid: frozenset({3})}
     worker.meet([arrival()])
@@ -261,9 +261,7 @@ def test_a_sink_that_takes_none_is_said_once_to_pass_over_them(broker: Broker, c
     assert set(broker.outcomes().values()) == {(Outcome.PASSED_OVER,)}
     assert len(broker.outcomes()) == 4
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert [record.getMessage() for record in warnings] == [
-        "this sink takes no definitions; they are passed over, as 'pgsluice ddl log' shows"
-    ]
+    assert [record.getMessage() for record in warnings] == ["this sink ignores schema changes; 'pgsluice ddl log' shows them"]
 
 
 def test_a_sink_that_passes_them_on_is_noted_so(broker: Broker) -> None:

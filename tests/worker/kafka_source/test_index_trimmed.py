@@ -107,5 +107,5 @@ def test_what_all_workers_applied_goes_and_each_goes_on_where_it_was(
     late = topic.run(name="late")
     assert (late.code, late.stdout) == (CANNOT_SUCCEED, "")
     assert "were not applied by this worker and are gone" in late.log
-    assert "give this worker a group of its own" in late.log
+    assert "give this worker a separate group" in late.log
     assert topic.read(group=f"{topic.keys['group']}-2") == [1, 2, 3, 4, 5]

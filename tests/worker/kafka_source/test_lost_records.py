@@ -30,7 +30,7 @@ def test_a_topic_that_was_made_anew_while_the_worker_was_away_stops_it(topic: Wr
     topic.add(3)
     stopped = topic.run()
     assert (stopped.code, stopped.stdout) == (CANNOT_SUCCEED, "")
-    assert f"topic {topic.name} was removed and made anew" in stopped.log
+    assert f"topic {topic.name} was removed and created again" in stopped.log
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -46,7 +46,7 @@ def test_a_topic_that_goes_while_it_is_read_ends_the_worker(topic: WrittenTopic,
         assert worker.wait(120) == CANNOT_SUCCEED, worker.log()
         assert ids_of(worker.stdout()) == [2]
         # Which of the two it sees first is chance: that the topic is away, or that it is another one.
-        told = [f"there is no topic {topic.name} in Kafka", f"topic {topic.name} was removed and made anew"]
+        told = [f"there is no topic {topic.name} in Kafka", f"topic {topic.name} was removed and created again"]
         assert any(each in worker.log() for each in told[: 1 + comes_back]), worker.log()
 
 

@@ -93,7 +93,7 @@ def test_an_index_counts_on_from_its_newest_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"), [(("id-2", 2), "made anew"), (("id-1", 3), "3 partitions now and had 2"), (("id-1", 2), "")]
+    ("found", "said"), [(("id-2", 2), "created again"), (("id-1", 3), "3 partitions now and had 2"), (("id-1", 2), "")]
 )
 def test_another_topic_of_the_name_is_refused(found: tuple[str, int], said: str) -> None:
     known = TopicEnds("id-1", (20, 7))

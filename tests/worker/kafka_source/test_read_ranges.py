@@ -101,5 +101,5 @@ def test_records_of_a_topic_that_was_made_anew_are_not_taken_for_those_of_the_ol
     assert read.ids(0, end) == [b"1"]
     topic.make_anew()
     topic.add(2)
-    with pytest.raises(HistoryError, match="made anew"):
+    with pytest.raises(HistoryError, match="created again"):
         read.ids(0, end)

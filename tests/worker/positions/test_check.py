@@ -125,7 +125,7 @@ async def test_where_the_stream_counts_anew_each_lane_finds_its_place(nats_serve
 
 async def test_tables_that_are_behind_the_others_must_find_what_they_have_applied(nats_server: NatsServer, group: str) -> None:
     applied = replace(at(5, 5), catch_up=replace(BEHIND, commit_lsn=201))
-    with pytest.raises(HistoryError, match=r"what is applied ends with the transaction at 0/C9 \(message 2"):
+    with pytest.raises(HistoryError, match=r"the applied changes end with the transaction at 0/C9 \(message 2"):
         await found(nats_server, group, applied, one_by_one(1, 2, 3, 4, 5, 6))
 
 
@@ -227,13 +227,13 @@ async def test_a_message_without_anchors_is_gone_on_inside_of_only_where_it_is_t
 
 
 async def test_a_stream_that_ends_before_what_is_applied_may_still_come_to_hold_it(nats_server: NatsServer, group: str) -> None:
-    with pytest.raises(StreamBehindError, match=r"ends at the commit 0/C8, before what is applied \(0/12C\)"):
+    with pytest.raises(StreamBehindError, match=r"ends at the commit 0/C8, before the applied position \(0/12C\)"):
         await found(nats_server, group, at(3, 3), one_by_one(1, 2))
 
 
 async def test_another_transaction_at_the_same_lsn_is_another_history(nats_server: NatsServer, group: str) -> None:
     applied = replace(at(2, 2), committed_at=17)
-    with pytest.raises(HistoryError, match=r"ends with the transaction at 0/C8 \(message 2 .*another transaction in its place"):
+    with pytest.raises(HistoryError, match=r"end with the transaction at 0/C8 \(message 2 .*another transaction in its place"):
         await found(nats_server, group, applied, one_by_one(1, 2, 3))
 
 
@@ -253,7 +253,7 @@ async def test_messages_that_were_removed_before_they_were_applied_stop_the_work
 async def test_a_stream_that_was_created_anew_stops_the_worker(nats_server: NatsServer) -> None:
     applied = replace(at(4, 4), stream_created="then")
     async with connected(nats_server.settings(), "test") as client:
-        with pytest.raises(HistoryError, match="created anew"):
+        with pytest.raises(HistoryError, match="created again"):
             await find_start(ChangeStream(client, NAMES), NAMES, applied, stream(1, 9, created="now"))
         with pytest.raises(HistoryError, match="is gone"):
             await find_start(ChangeStream(client, NAMES), NAMES, applied, None)
@@ -264,10 +264,10 @@ def test_a_stream_that_is_replaced_or_put_back_under_a_running_worker_is_noticed
     applied = replace(at(4, 4), stream_created="then")
     check_goes_on(NAMES, applied, stream(1, 4))
     check_goes_on(NAMES, NOTHING_APPLIED, None)
-    with pytest.raises(StreamBehindError, match=r"ends at message 3, before what is applied \(4\)"):
+    with pytest.raises(StreamBehindError, match=r"ends at message 3, before the applied position \(4\)"):
         check_goes_on(NAMES, applied, stream(1, 3))
     for state in (None, stream(1, 9, created="now")):
-        with pytest.raises(HistoryError, match="removed or created anew"):
+        with pytest.raises(HistoryError, match="removed or created again"):
             check_goes_on(NAMES, applied, state)
 
 
@@ -276,7 +276,7 @@ def test_a_snapshot_stream_that_lost_messages_stops_the_worker(state: StreamStat
     check_snapshot_position(NAMES, at(4, 4), state)
     check_snapshot_position(NAMES, replace(at(4, 4), snapshot_sequence=9), stream(1, 9))
     check_snapshot_position(NAMES, replace(at(4, 4), snapshot_sequence=9), stream(10, 9))
-    with pytest.raises(HistoryError, match=r"pgsluice_orders_snapshot ends at message \d, before what is applied \(10\)"):
+    with pytest.raises(HistoryError, match=r"pgsluice_orders_snapshot ends at message \d, before the applied position \(10\)"):
         check_snapshot_position(NAMES, replace(at(4, 4), snapshot_sequence=10), state)
 
 

@@ -55,7 +55,7 @@ def load_position(path: Path) -> FilePosition | None:
     except (KeyError, TypeError, ValueError) as error:
         raise TerminalError(
             f"the position file {path} is malformed ({type(error).__name__})",
-            "something else wrote it; restore it, or move it and the worker's files away to begin with the oldest message",
+            "another program wrote it; restore it, or move it and the worker's files away to begin with the oldest message",
         ) from None
 
 

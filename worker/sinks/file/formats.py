@@ -251,7 +251,7 @@ def place_names(settings: FileSinkSettings, existing: Path) -> PlaceNames | None
         kinds="directories",
         named=lambda _, table: directory_name(table.schema, table.name),
         alike=in_one_case if is_one_in_both_cases(existing) else str,
-        why=f"the file system of {existing} takes both cases of a letter for one",
+        why=f"the file system of {existing} does not distinguish upper and lower case",
     )
 
 

@@ -143,7 +143,7 @@ def file_error(error: OSError, directory: Path, doing: str) -> PgsluiceError:
         return TransientError(f"{directory} failed ({reason}, while {doing})", "the batch is written again", Cause.TARGET)
     return TerminalError(
         f"{directory} cannot be used ({reason}, while {doing})",
-        "let the worker's user write there, or give another file-output-dir; the worker goes on where it was",
+        "let the worker's user write there, or give another file-output-dir; the worker continues from its position",
     )
 
 

@@ -146,7 +146,7 @@ class ScratchWriter:
         except FileNotFoundError:
             raise TerminalError(
                 f"a Spark task on {socket.gethostname()} does not find {self.directory}",
-                "tasks of the file sink write beside its files: run Spark on the worker's machine (spark: master=local[*]),"
+                "tasks of the file sink write next to its files: run Spark on the worker's machine (spark: master=local[*]),"
                 " or give a file-output-dir that all machines share",
             ) from None
         except OSError as error:

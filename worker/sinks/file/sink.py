@@ -143,7 +143,7 @@ class FileSink:
                         self._position = position
                         self._finish_file()
             except PgsluiceError as error:
-                log.warning("the file in progress could not be finished; the next start goes on with it", reason=str(error))
+                log.warning("the file in progress could not be finished; the next start continues it", reason=str(error))
             finally:
                 self._position = None
                 with suppress(OSError):  # a successor removes what its owner could not
@@ -202,13 +202,13 @@ class FileSink:
         if stored != self._position:
             if stored.applied.is_behind(self._position.applied):
                 raise SinkBehindError(
-                    f"{self._layout.position} was put back: it is behind what this worker wrote",
-                    "started again, the worker goes on from there, as far as its files are of the same moment",
+                    f"{self._layout.position} was replaced by an older version: it is before the position that this worker wrote",
+                    "started again, the worker continues from there, if its files are of the same time",
                 )
             if stored.writer != self._process:
                 raise TerminalError(
                     f"another process moved the position of worker {self._worker}",
-                    "give each worker of a group its own --name; the worker goes on from there when started again",
+                    "give each worker of a group its own --name; when started again, the worker continues from there",
                 )
             self._position = stored  # an error hid that the change was made
             self._is_clean = False

@@ -40,7 +40,7 @@ def check_cluster(cluster: KafkaSettings) -> None:
     if cluster.sasl == "plain" and not cluster.tls and not (cluster.is_insecure or _are_here(cluster.brokers)):
         raise UsageError(
             "kafka-sasl: plain without kafka-tls would send the password in clear text to another machine",
-            "write kafka-tls: true, or kafka-sasl: scram-sha-512; kafka-insecure: true allows it all the same",
+            "write kafka-tls: true, or kafka-sasl: scram-sha-512; kafka-insecure: true allows plain connections",
         )
     if bool(cluster.cert_file) is not bool(cluster.key_file):
         raise UsageError("of kafka-client-cert and kafka-client-key only one is given", "give both or none")

@@ -79,8 +79,8 @@ class ClusterTopics:
         if partitions > 1:
             raise TerminalError(
                 f"a table of topic {topic} was truncated or is copied again, and its rows lie in {partitions} "
-                "partitions: no reader could tell which of them are from before",
-                "write kafka-key: {table}, or give the table a topic with one partition; begin anew for that, with another "
+                "partitions: no reader could distinguish the earlier ones",
+                "write kafka-key: {table}, or give the table a topic with one partition; start over for that, with another "
                 "kafka-topic and another --name",
             )
 

@@ -173,15 +173,15 @@ class TransactionalDelivery:
         if applied.is_behind(self._applied):
             raise SinkBehindError(
                 f"topic {self._positions.name} has lost positions: worker '{self._worker}' is at message "
-                f"{applied.sequence} there, before what this worker delivered ({self._applied.sequence})",
-                "after an unclean election or a restore, start again: the worker goes on from there, and its readers may get "
+                f"{applied.sequence} there, before the position that this worker delivered ({self._applied.sequence})",
+                "after an unclean election or a restore, start again: the worker continues from there, and its readers can get "
                 "changes again",
             )
         if entry is not None and entry.writer == self._writer:
             return applied
         raise TerminalError(
             f"another process moved the position of worker '{self._worker}'",
-            "give each worker of a group its own --name; the worker goes on from there when started again",
+            "give each worker of a group its own --name; when started again, the worker continues from there",
         )
 
     def _reached(self, entry: PositionEntry) -> Applied:

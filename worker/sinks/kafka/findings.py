@@ -22,10 +22,10 @@ MOST_NAMED = 5
 def find(worker: WorkerSettings, settings: KafkaSinkSettings, incoming: Incoming) -> list[Finding]:
     found = Findings(Subject.SINK)
     if not settings.transactions:
-        fact = "kafka-transactions is false: after a crash records may come twice, and readers may see half a transaction"
+        fact = "kafka-transactions is false: after a crash records can come twice, and readers can see half a transaction"
         found.note("kafka-at-least-once", Severity.INFO, fact, "leave it out, unless the brokers have no transactions")
     if not settings.cluster.tls:
-        what = "rows" if settings.cluster.sasl == NO_SASL else "rows, and what authenticates us,"
+        what = "rows" if settings.cluster.sasl == NO_SASL else "rows and credentials"
         fact = f"Kafka is reached without TLS: {what} can be read on the way"
         found.note("kafka-plain", Severity.WARNING, fact, "write kafka-tls: true")
     pattern = TopicPattern.parse(settings.topic)

@@ -68,7 +68,7 @@ class Complaints:
     def note(self, error: KafkaError) -> None:
         is_alert = error.code() == KafkaError._TRANSPORT and _TLS_ALERT in error.str()
         self._codes.add(KafkaError._SSL if is_alert else error.code())
-        log.debug("Kafka's client said something", error=error.name())
+        log.debug("message of Kafka's client", error=error.name())
 
     def forget(self) -> None:
         """The brokers have answered by now."""
@@ -78,7 +78,7 @@ class Complaints:
         """Returns the reason that an operator has to remove, if known."""
         if self._codes & _UNAUTHENTICATED:
             return TerminalError(
-                "Kafka does not accept who the worker says it is", "check kafka-sasl, kafka-user and kafka-password"
+                "Kafka does not accept the worker's credentials", "check kafka-sasl, kafka-user and kafka-password"
             )
         if KafkaError._SSL in self._codes:
             return TerminalError(
@@ -131,7 +131,7 @@ def _terminal(error: KafkaError, topic: str) -> TerminalError | None:
     if code == KafkaError._INVALID_ARG:  # its text would quote settings
         return TerminalError(
             "the library for Kafka does not take these settings",
-            "check that the files of kafka-ca, kafka-client-cert and kafka-client-key hold what they should",
+            "check that the files of kafka-ca, kafka-client-cert and kafka-client-key are valid",
         )
     if code in _UNSUPPORTED:
         return TerminalError("these brokers have no transactions", "write kafka-transactions: false, for at least once")

@@ -57,7 +57,7 @@ class KafkaSink:
     def open(self) -> Applied:
         check_brokers(self._kafka.cluster.brokers, self._kafka.cluster.allow_hosts)
         if not self._kafka.transactions:
-            log.warning("kafka-transactions is false: after a crash records may come twice")
+            log.warning("kafka-transactions is false: after a crash records can come twice")
         self._applied = self._outlet.open()
         return self._applied
 

@@ -39,7 +39,8 @@ def check_topic(name: str, option: str) -> str:
     """``name`` itself. Raises UsageError when no topic can be called so."""
     if not name or name in (".", "..") or len(name) > LONGEST_TOPIC or _LEGAL.fullmatch(name) is None:
         raise UsageError(
-            f"{option} {name!r} is no name of a topic", "use up to 249 letters, digits, '.', '_' and '-', like shop.orders"
+            f"{option} {name!r} is no name of a topic",
+            "use up to 249 characters: a-z, A-Z, 0-9, '.', '_' and '-', like shop.orders",
         )
     return name
 

@@ -68,9 +68,9 @@ class WrittenEnds:
         for topic, partition, found, end in self.losses(now):
             raise TerminalError(
                 f"partition {partition} of topic {topic} ends at offset {found}, and worker '{worker}' had written to it"
-                f" up to {end}: the topic was made again, or put back to an earlier state, and has lost records",
+                f" up to {end}: the topic was created again, or put back to an earlier state, and has lost records",
                 "restore the topic; or, if its readers can do without those records, run 'pgsluice forget --worker"
-                f" {worker.rpartition('/')[2]}' and start the worker with another --name, which begins anew",
+                f" {worker.rpartition('/')[2]}' and start the worker with another --name, which starts over",
             )
 
     def losses(self, now: Mapping[str, Ends]) -> Iterator[tuple[str, int, int, int]]:

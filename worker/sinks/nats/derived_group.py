@@ -135,7 +135,7 @@ class DerivedGroup:
         """Makes the bucket and writes who publishes, after ``check_owner``."""
         raw = await self._source.read(GROUP_KEY, GroupRecord)
         if raw is None:
-            fact = "the group's replicator has not said yet where its changes come from"
+            fact = "the group's replicator has not recorded its source yet"
             raise TransientError(fact, "it is read again; check that it runs", Cause.SOURCE)
         await self._bucket.ensure(settings)
         await self._bucket.create(GROUP_KEY, self._record(raw.value))  # unless it exists

@@ -86,7 +86,7 @@ async def _look_at_stream(client: Client, worker: WorkerSettings, settings: Nats
         return
     last = await stream.message(state.last_sequence) if state.last_sequence else None
     if state.last_sequence and (last is None or not _is_of(worker, PublishedState.decode(last.headers))):
-        fact = f"stream {stream.name} is there, and its last message is none of this worker's"
+        fact = f"stream {stream.name} exists, and this worker did not publish its last message"
         found.note("nats-stream-owner", Severity.ERROR, fact, "give another nats-stream, or the worker's name (--name)")
     if state.max_bytes > 0 and state.bytes > 0.9 * state.max_bytes:
         fact = f"stream {stream.name} is nearly full ({state.bytes} of {state.max_bytes} bytes)"

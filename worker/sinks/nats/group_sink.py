@@ -43,7 +43,7 @@ class GroupSink(NatsSink):
         self.definitions = DefinitionUse.PASSES_OVER
         self._names = GroupNames(nats.group)
         if nats.group == settings.group:
-            raise UsageError("nats-group is the group that the worker reads", "give a group of its own")
+            raise UsageError("nats-group is the group that the worker reads", "use a separate group")
         self._settings = settings
         self._kept_s = nats.max_age_s
         """Retention in seconds; 0: unlimited. JetStream expires nothing here, because the newest message holds the

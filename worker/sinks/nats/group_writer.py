@@ -60,7 +60,7 @@ class GroupWriter:
         assert not isinstance(start, Position)
         for rows in copied:
             if rows.begins_run:
-                raise no_pipeline("a derived group", "its changes would be inserts of rows that are there")
+                raise no_pipeline("a derived group", "its changes would insert existing rows")
             place = rows.sequence, track, rows.rows
             is_new = (start is None or place > start) and (rows.rows or rows.restarts)
             body = body_of_copy(rows, after, is_open=self.is_open) if is_new else None

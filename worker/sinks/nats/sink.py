@@ -291,11 +291,11 @@ class NatsSink:
         now = time.monotonic()
         self._behind_since = self._behind_since or now
         fact = (
-            f"stream {stream.name} ends at message {state.last_sequence}, before what this worker published ({stream.confirmed})"
+            f"stream {stream.name} ends at message {state.last_sequence}, before the last one of this worker ({stream.confirmed})"
         )
         if now - self._behind_since < BEHIND_PATIENCE_S:
             raise TransientError(fact, "it is looked at again", Cause.NATS)
-        raise SinkBehindError(fact, "after a power cut or a restore, start again: the worker goes on from there")
+        raise SinkBehindError(fact, "after a power cut or a restore, start again: the worker continues from there")
 
     async def _go_back(self, stream: TargetStream, sequence: int) -> None:
         """Returns to an earlier state: nothing of the last unit is stored, and the state stored before is valid,
@@ -321,7 +321,7 @@ class NatsSink:
                 return replace(found, writer=self._state.writer)
             raise TerminalError(
                 f"another process moved the position of worker '{self._worker}'",
-                "give each worker of a group its own --name; the worker goes on from there when started again",
+                "give each worker of a group its own --name; when started again, the worker continues from there",
             )
         if is_other and uncommitted is not None:
             raise TerminalError(
@@ -357,7 +357,7 @@ def _told(stream: str, message: StoredMessage) -> PublishedState | None:
     if found is not None and found.at and found.at != message.sequence:
         raise TerminalError(
             f"stream {stream} holds a copy of a message of worker '{found.worker}' (sequence {message.sequence})",
-            "find out who publishes to its subjects; nothing was published behind it",
+            "find out who publishes to its subjects; nothing was published after it",
         )
     return found
 
@@ -366,9 +366,9 @@ def _foreign(stream: str, sequence: int, worker: str, found: PublishedState | No
     if found is not None:
         return TerminalError(
             f"stream {stream} belongs to worker '{found.worker}', not to '{worker}'",
-            "give each worker a stream of its own (nats-stream)",
+            "give each worker a separate stream (nats-stream)",
         )
     return TerminalError(
         f"something else writes into stream {stream} (sequence {sequence})",
-        "find out who publishes to its subjects; give the worker a stream and subjects of its own",
+        "find out who publishes to its subjects; give the worker a separate stream and separate subjects",
     )

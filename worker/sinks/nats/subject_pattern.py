@@ -34,9 +34,9 @@ def escaped(name: str | None) -> str:
 def check_stream_name(name: str) -> str:
     """``name`` itself. Raises UsageError when no stream can be called so."""
     if _STREAM.fullmatch(name) is None:
-        raise UsageError(f"nats-stream {name!r} is not a valid name", "use letters, digits, '_' and '-', like SHOP")
+        raise UsageError(f"nats-stream {name!r} is not a valid name", "use a-z, A-Z, 0-9, '_' and '-', like SHOP")
     if name.startswith(_RESERVED_STREAMS):
-        raise UsageError(f"nats-stream {name!r} begins as streams of groups and buckets do", "give a name of your own, like SHOP")
+        raise UsageError(f"nats-stream {name!r} begins as streams of groups and buckets do", "choose another name, like SHOP")
     return name
 
 
@@ -63,7 +63,7 @@ class SubjectPattern:
                     f"write tokens with full stops between, like {DEFAULT_PATTERN}",
                 )
         if pattern.filled("x", "x", "x").startswith(_RESERVED):
-            raise UsageError(f"nats-subject {pattern.text!r} begins as subjects of others do", "begin it with a word of your own")
+            raise UsageError(f"nats-subject {pattern.text!r} begins as subjects of others do", "begin it with another word")
         return pattern
 
     @property

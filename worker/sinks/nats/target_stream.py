@@ -179,7 +179,7 @@ class TargetStream(Stream):
             raise TransientError(f"stream {self.name} is full ({text})", _NO_ROOM_REMEDY, Cause.STREAM_FULL)
         if is_passing_answer(error) or content.get("Status"):
             raise TransientError(f"JetStream refused a batch for stream {self.name}: {text} (error {code})", cause=Cause.NATS)
-        raise publish_error(self.name, error, "the worker goes on with the same changes when started again")
+        raise publish_error(self.name, error, "when started again, the worker continues with the same changes")
 
     def forget(self) -> Uncommitted | None:
         """Returns the last message of the unit that is not known to be stored, and forgets it; call it before reading

@@ -222,12 +222,12 @@ def _has_trigger(connection: Connection, target: TargetTable) -> bool:
 
 def _count_error(target: TargetTable, text: _CopyText, taken: int) -> TerminalError:
     fact = f"{text.rows} copied rows went into table '{target.table.qualified_name}', and the target counted {taken}"
-    return TerminalError(fact, "the target keeps none of them; look into its log, and start again")
+    return TerminalError(fact, "the target keeps none of them; read its log, and start again")
 
 
 def _delete_rows(connection: Connection, target: TargetTable, text: _CopyText) -> None:
     if not target.table.key:
-        fact = f"rows of table '{target.table.qualified_name}' are to be deleted, and its routes leave no key"
+        fact = f"rows of table '{target.table.qualified_name}' must be deleted, and its routes leave no key"
         raise TerminalError(fact, "let the key's columns through")
     _stage(connection, target, text)
     connection.execute(delete_statement(target, _STAGE))

@@ -45,7 +45,7 @@ def _look(
     found.take(_database(connection, incoming))
     found.take(_clock(connection))
     if incoming.tables is None:
-        fact = "the target's tables were not looked at: neither the source nor NATS says which ones come"
+        fact = "the target's tables were not checked: neither the source nor NATS is available to list them"
         found.note("target-tables-unknown", Severity.INFO, fact, "check with the source, or start the replicator once")
         return
     policies = Policies.parse(worker.ddl, worker.ddl_policy)

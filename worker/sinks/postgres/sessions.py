@@ -151,12 +151,12 @@ class DriverSession:
         try:
             tables = tables_with_foreign_keys(self.connection)
         except psycopg.Error as error:
-            log.warning("the target did not say whether it has foreign keys", error=type(error).__name__)
+            log.warning("the target did not report whether it has foreign keys", error=type(error).__name__)
             return
         if tables:
             log.warning(
-                "tables are behind the others for a while, and foreign keys of the target refuse rows that refer to rows which"
-                " are not there yet",
+                "some tables lag for a while, and foreign keys of the target refuse rows that refer to rows which do not exist"
+                " yet",
                 tables=", ".join(tables),
                 remedy="set target-disable-foreign-keys: true",
             )

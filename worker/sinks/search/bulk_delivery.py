@@ -284,7 +284,9 @@ def _trouble(operation: Operation, answer: ItemAnswer) -> TransientError:
         return TransientError(f"index '{index}' may not be written now ({answer.error})", BLOCK_REMEDY, Cause.DISK_FULL)
     fact = f"the search server does not take documents of index '{index}' now ({answer.error or answer.status})"
     if answer.error == CLOSED:
-        return TransientError(f"index '{index}' is closed", "open it again: it goes on by itself then", Cause.TARGET)
+        return TransientError(
+            f"index '{index}' is closed", "open it again: the worker continues automatically then", Cause.TARGET
+        )
     if answer.is_overload:
         return TransientError(fact, "it has too much to do: they are sent again", Cause.THROTTLED)
     return TransientError(fact, "they are sent again", Cause.TARGET)

@@ -142,7 +142,7 @@ class DocumentForm:
         texts = [value for value in values if isinstance(value, bytes)]
         if len(texts) != len(values):
             raise TerminalError(
-                f"a change of table '{self.table.qualified_name}' does not say which row it means",
+                f"a change of table '{self.table.qualified_name}' does not identify its row",
                 "a part of its key was not sent, or is NULL: give the source table a primary key",
             )
         return texts

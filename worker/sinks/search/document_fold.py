@@ -216,7 +216,7 @@ class DocumentFold:
     def _add_keyless(self, form: DocumentForm, changes: TableChanges, places: Sequence[At], entries: dict[RowId, Entry]) -> None:
         if changes.operations.count(INSERT) != len(changes):
             raise TerminalError(
-                f"an update or delete of table '{changes.table.qualified_name}' does not say which document it means",
+                f"an update or delete of table '{changes.table.qualified_name}' does not identify its document",
                 "the table has no key, so rows can only be added: give the source table a primary key",
             )
         documents = form.documents(changes.new, len(changes))
@@ -317,7 +317,7 @@ class _Rows:
         for i in range(count):
             if operations[i] == DELETE and self.old_ids[i] is None:
                 raise TerminalError(
-                    f"a delete of table '{changes.table.qualified_name}' does not say which row it means",
+                    f"a delete of table '{changes.table.qualified_name}' does not identify its row",
                     "give the source table a primary key, or a replica identity that holds its key",
                 )
         self._spread(self.new_ids, with_new, form.ids(rows_of(columns, with_new)) if with_new else [])

@@ -24,7 +24,7 @@ def find(worker: WorkerSettings, settings: SearchSinkSettings, incoming: Incomin
     for url in settings.urls:
         receiver = Receiver.parse(url, OPTIONS)
         if not receiver.is_tls:
-            fact = f"{receiver.origin} is written to without TLS: rows, and what authenticates us, can be read on the way"
+            fact = f"{receiver.origin} is written to without TLS: rows and credentials can be read on the way"
             found.note("search-plain", Severity.WARNING, fact, "give a https:// URL")
     found.take(index_names(settings).findings(incoming.tables or ()))
     overrides: MappingFile | None = None

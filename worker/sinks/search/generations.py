@@ -97,7 +97,7 @@ class FilledGenerations:
             for found in filling:
                 if not found.is_read and _counts(found, ledger):
                     fact = f"index '{found.generation.name}' is being filled"
-                    raise TransientError(fact, "what belongs into it waits until it is searched", Cause.TARGET)
+                    raise TransientError(fact, "its documents wait until it is searched", Cause.TARGET)
 
     def _still_filling(self, catalog: IndexCatalog) -> list[FoundGeneration]:
         """Returns them in the sequence in which they must take over; forgets others."""

@@ -303,7 +303,7 @@ class IndexCatalog:
         if new := [name for name in missing if name not in found.properties and not may_add]:
             raise TerminalError(
                 f"index '{found.generation.name}' has no field '{new[0]}'",
-                "the change is from before its table was altered: discard its letter, and touch the row so that it comes anew",
+                "the change is from before its table was altered: discard its dead letter, and update the row to send it again",
             )
         path = f"/{path_of(found.generation.name)}/_mapping"
         if not missing:
@@ -315,7 +315,7 @@ class IndexCatalog:
             kind = str(_error_of(answer).get("type", ""))
             raise TerminalError(
                 f"the search server does not give index '{found.generation.name}' the fields {', '.join(missing)} ({kind})",
-                "say in a search-mapping file which fields they are to be",
+                "define their fields in a search-mapping file",
             )
 
     def check_fields(self, table: Table) -> None:
@@ -346,7 +346,9 @@ class IndexCatalog:
             return True
         if any(Generation.parse(alias, name) for name in answer):
             return False
-        raise TerminalError(f"'{alias}' is there, and not an alias of ours", "remove it, or choose other names with search-index")
+        raise TerminalError(
+            f"'{alias}' exists, and is not an alias of pgsluice", "remove it, or choose other names with search-index"
+        )
 
 
 def _found(alias: str, name: str, index: dict[str, Any]) -> FoundGeneration | None:
@@ -365,8 +367,7 @@ def check_keeps_all(found: FoundGeneration) -> None:
     if found.keeps_less:
         raise TerminalError(
             f"index '{found.generation.name}' keeps less of its documents than it is sent ({found.keeps_less})",
-            "take that out of the index template that says so, and run 'pgsluice search reindex "
-            f"{found.table}' if the index holds documents",
+            f"remove that from the index template, and run 'pgsluice search reindex {found.table}' if the index holds documents",
         )
 
 
@@ -377,7 +378,7 @@ def _not_made(table: Table, error: Mapping[str, Any]) -> TransientError | Termin
         return TransientError(fact, "remove some, or raise cluster.max_shards_per_node there", Cause.TARGET)
     return TerminalError(
         f"the search server does not take the mapping of table '{table.qualified_name}' ({kind})",
-        "say in a search-mapping file which fields it is to have",
+        "define its fields in a search-mapping file",
     )
 
 
@@ -411,7 +412,7 @@ def _check_not_replaced(found: FoundGeneration, newest: Generation) -> None:
     if found.meta.delete_after and found.generation != newest:
         fact = f"index '{found.generation.name}' is searched again, which a newer one had replaced"
         raise TerminalError(
-            f"{fact}: what was written since is not in it",
+            f"{fact}: later documents are not in it",
             f"give the alias back to '{newest.name}'; or run 'pgsluice search reindex {found.table}', which makes another",
         )
 
@@ -427,10 +428,10 @@ def _check_owner(found: FoundGeneration, table: Table, group: str) -> None:
             "versions of two groups do not compare: set search-index otherwise; if that group is gone, remove its indexes",
         )
     if found.table != table.qualified_name:
-        whose = f"holds documents of table '{found.table}'" if found.table else "is not ours"
+        whose = f"holds documents of table '{found.table}'" if found.table else "is not pgsluice's"
         raise TerminalError(
             f"index '{found.generation.name}', which table '{table.qualified_name}' would go to, {whose}",
-            "each table has an index of its own: set search-index, or give the table another name on the way, by a route",
+            "each table has a separate index: set search-index, or give the table another name on the way, by a route",
         )
 
 

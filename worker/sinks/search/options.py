@@ -137,7 +137,7 @@ def _check(settings: SearchSinkSettings) -> None:
         raise UsageError("of search-user and search-password only one is given", "give both or none")
     if "{table}" not in settings.index:
         raise UsageError(
-            f"search-index '{settings.index}' does not hold {{table}}", "each table has an index of its own: write shop-{table}"
+            f"search-index '{settings.index}' does not hold {{table}}", "each table has a separate index: write shop-{table}"
         )
     if settings.schema_index and (flaw := flaw_of_name(settings.schema_index, settings.allow_indexes)):
         raise UsageError(

@@ -181,7 +181,7 @@ def _check_given(said: dict[str, Any], rights_remedy: str) -> None:
         action = denied_action(str(error.get("reason", "")))
         raise MissingPrivilegeError(f"{fact}: it does not permit {action}" if action else fact, rights_remedy)
     if kind in _LASTING:
-        raise TerminalError(fact, "check that the index is there, and that no other one has its aliases")
+        raise TerminalError(fact, "check that the index exists, and that no other one has its aliases")
     raise TransientError(fact, "open it again" if kind == CLOSED else "they are asked for again", Cause.TARGET)
 
 

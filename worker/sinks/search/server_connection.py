@@ -139,7 +139,7 @@ def _raise_refused(status: int, kind: str, what: str) -> NoReturn:
 
 BLOCK_REMEDY = (
     "the server does not let indexes be written: free disk space, or take index.blocks.write, index.blocks.read_only and "
-    "index.blocks.read_only_allow_delete back; it goes on by itself then"
+    "index.blocks.read_only_allow_delete back; the worker continues automatically then"
 )
 
 

@@ -104,10 +104,10 @@ class StdoutSink:
         except BrokenPipeError:
             raise ConsumerGoneError(
                 "the reader of standard output is gone",
-                "start reader and worker again; the worker goes on with the batch it could not hand over",
+                "start reader and worker again; the worker continues with the batch that it could not write",
             ) from None
         except OSError as error:
             raise TerminalError(
                 f"standard output cannot be written ({os.strerror(error.errno or 0)})",
-                "make room or give another destination; the worker goes on with the same batch when started again",
+                "make room or give another destination; when started again, the worker continues with the same batch",
             ) from None

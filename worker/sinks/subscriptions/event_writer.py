@@ -169,12 +169,12 @@ def decode_events(body: bytes) -> Iterator[MessageEvents]:
             case _:
                 seen, offset = _decode_section(body, offset, count, [EventKind(*kind) for kind in told])
         if digest != _EVERYBODY:
-            assert message is not None, "what everybody sees comes first"
+            assert message is not None, "the common events come first"
             message.views[digest] = seen
             continue
         if message is not None:
             yield message
-        assert isinstance(seen, list), "what everybody sees is worked out without rules"
+        assert isinstance(seen, list), "the common events are computed without rules"
         message = MessageEvents(sequence, seen, {}, known)
     if message is not None:
         yield message

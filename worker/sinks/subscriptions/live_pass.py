@@ -152,7 +152,7 @@ class LivePass:
         """Has those leave that the others have waited for long enough."""
         while not is_over():
             if self._is_halted:
-                raise TransientError("requests were given up", "they are sent again with their batch", Cause.TARGET)
+                raise TransientError("requests were cancelled", "they are sent again with their batch", Cause.TARGET)
             border = time.monotonic() - self._patience_s
             for subscriber in [each for each in self._busy if each.sent_at is not None and each.sent_at < border]:
                 self._leave(subscriber, 0.0)

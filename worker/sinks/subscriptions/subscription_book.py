@@ -108,7 +108,7 @@ class SubscriptionBook:
             except Exception as error:  # noqa: BLE001  a thread must not die alone: who subscribes later would not be served
                 known = error if isinstance(error, PgsluiceError) else unexpected(error, "the look for subscriptions")
                 if self._news.is_due(known):
-                    log.error("subscriptions cannot be read; those that are known go on", reason=str(known))
+                    log.error("subscriptions cannot be read; the known ones continue", reason=str(known))
 
     def _changed_revision(self) -> int:
         assert self._bucket is not None

@@ -100,7 +100,7 @@ class Deliveries:
                 return
             self._refusals.check(
                 "the webhook's receiver",
-                "look at webhook-url, at what authenticates the worker, and at the receiver; if it refuses single rows by that"
+                "check webhook-url, the worker's credentials and the receiver; if it refuses single rows by that"
                 " status, have it answer 422",
             )
             raise RejectedChanges([self._rejections[position] for position in sorted(self._rejections)])

@@ -25,7 +25,7 @@ def find(worker: WorkerSettings, settings: WebhookSinkSettings, incoming: Incomi
         Signer.parse(settings.secret)
     receiver = Receiver.parse(settings.url)
     if not receiver.is_tls:
-        fact = f"{receiver.origin} is posted to without TLS: rows, and what authenticates us, can be read on the way"
+        fact = f"{receiver.origin} is posted to without TLS: rows and credentials can be read on the way"
         found.note("webhook-plain", Severity.WARNING, fact, "give a https:// URL")
     try:
         allowed, certificates = AllowedHosts.parse(settings.allow_hosts), trusted_certificates(settings.ca_file)

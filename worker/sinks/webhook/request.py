@@ -44,7 +44,9 @@ def fixed_headers(given: Mapping[str, str], token: str) -> dict[str, str]:
     if "authorization" in names:
         raise UsageError("webhook-token and a header Authorization in webhook-headers are both given", "give one of them")
     if not _VALUE.fullmatch(token):
-        raise UsageError("webhook-token holds what a header cannot carry", "give the token alone, in printable ASCII")
+        raise UsageError(
+            "webhook-token contains characters that a header cannot carry", "give the token alone, in printable ASCII"
+        )
     return headers | {"Authorization": f"Bearer {token}"}
 
 

@@ -98,7 +98,7 @@ class Pause:
         while (remaining := max(until, self._until) - time.monotonic()) > 0 and not self.halted.is_set():
             self.halted.wait(remaining)
         if self.halted.is_set():
-            raise TransientError("a request was given up", "it is sent again with its batch", Cause.TARGET)
+            raise TransientError("a request was cancelled", "it is sent again with its batch", Cause.TARGET)
 
 
 class RequestSender:

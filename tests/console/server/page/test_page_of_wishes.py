@@ -194,7 +194,7 @@ def overrides(browsed: BrowsedGroup) -> AlertOverrides:
 
 def test_alerts_are_set_and_silenced(browsed: BrowsedGroup, visit: Visit) -> None:
     now = datetime.now(UTC).isoformat()
-    alert = AlertRecord(AlertName.LAG, "w", Severity.WARNING, "worker w is 400 s behind", "see what it waits for", now)
+    alert = AlertRecord(AlertName.LAG, "w", Severity.WARNING, "worker w is 400 s behind", "find the cause", now)
     keep(browsed, ALERTS_KEY, AlertsRecord("replicator h:1", 10.0, (alert,)))
     page = visit.page
     visit.open("groups", browsed.name)

@@ -117,7 +117,7 @@ def test_a_full_run_leaves_letters_of_those_rows_that_fail_in_it(pipeline: Pipel
 def test_too_many_rows_that_fail_end_the_run_and_the_next_one_goes_on(pipeline: PipelineUnderTest) -> None:
     insert(pipeline, 3, 4)
     pipeline.change(max_dead_letters=1)
-    with pytest.raises(TerminalError, match="more than 1 rows that cannot go on; the last one: step 1") as raised:
+    with pytest.raises(TerminalError, match="more than 1 rows that cannot be processed; the last one: step 1") as raised:
         pipeline.run()
     assert "secret" not in str(raised.value)
     mend(pipeline)

@@ -61,7 +61,7 @@ def test_other_steps_ask_for_a_full_run(pipeline: PipelineUnderTest) -> None:
     use(pipeline, "shout")
     pipeline.run()
     use(pipeline, "shout", mark="?")
-    with pytest.raises(UsageError, match="not what it was"):
+    with pytest.raises(UsageError, match="has changed since its last run"):
         pipeline.run()
 
 

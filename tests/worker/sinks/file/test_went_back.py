@@ -80,7 +80,7 @@ def test_a_position_file_that_is_put_back_under_a_worker_ends_it_and_the_next_on
     shutil.copy(directory / f"{PREFIX}position", tmp_path / "older")
     apply(sink, batch([2]))
     shutil.copy(tmp_path / "older", directory / f"{PREFIX}position")
-    with pytest.raises(SinkBehindError, match="put back"):
+    with pytest.raises(SinkBehindError, match="replaced by an older version"):
         apply(sink, batch([3]))
     sink.close()
     successor = new_sink(directory)

@@ -110,7 +110,7 @@ def test_a_client_certificate_is_shown_where_it_is_asked_for(secured: Secured, g
 @pytest.mark.parametrize("listener", [PLAIN, BOTH])
 def test_a_wrong_password_is_told_without_it(secured: Secured, group: str, listener: str, mechanism: str) -> None:
     error = refusal(secured.destination(listener, group, sasl=mechanism, password=WRONG))
-    assert "does not accept who the worker says it is" in str(error)
+    assert "does not accept the worker's credentials" in str(error)
     assert "kafka-password" in str(error)
 
 

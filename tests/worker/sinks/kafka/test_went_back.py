@@ -113,7 +113,7 @@ def test_positions_that_went_back_with_the_topics_end_the_worker_and_the_next_on
     shutil.rmtree(broker.directory / "data")
     shutil.copytree(tmp_path / "earlier", broker.directory / "data")
     broker.start()
-    with pytest.raises(SinkBehindError, match="before what this worker delivered"):
+    with pytest.raises(SinkBehindError, match="before the position that this worker delivered"):
         apply_patiently(sink, changes(4, 100))
     sink.close()
     successor = destination.new_sink()
@@ -135,7 +135,7 @@ def test_a_topic_that_was_deleted_or_made_again_stops_the_worker(real_kafka: Rea
     admin.delete_topics([topic])[topic].result(ANSWER_S)
     wait_until(lambda: topic not in admin.list_topics(timeout=ANSWER_S).topics, what="the end of the topic")
     for _ in range(2):
-        with pytest.raises(TerminalError, match="made again, or put back"):
+        with pytest.raises(TerminalError, match="created again, or put back"):
             apply_in_new_process(destination, 2)
     assert TopicReader(real_kafka, topic).records() == []
 
@@ -148,7 +148,7 @@ def test_a_topic_that_is_deleted_under_the_worker_stops_it(real_kafka: RealKafka
     topic, admin = destination.reader("accounts").topic, AdminClient({"bootstrap.servers": real_kafka.bootstrap})
     admin.delete_topics([topic])[topic].result(ANSWER_S)
     wait_until(lambda: topic not in admin.list_topics(timeout=ANSWER_S).topics, what="the end of the topic")
-    with pytest.raises(TerminalError, match="made again, or put back"):
+    with pytest.raises(TerminalError, match="created again, or put back"):
         apply_patiently(sink, changes(2, 100))
     sink.close()
 

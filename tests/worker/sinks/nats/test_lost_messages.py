@@ -51,7 +51,7 @@ def test_a_worker_that_read_on_from_what_is_lost_ends_and_the_next_one_publishes
         shutil.rmtree(server.store)
         shutil.copytree(tmp_path / "earlier", server.store)
         server.start()
-        with pytest.raises(SinkBehindError, match="before what this worker published"):
+        with pytest.raises(SinkBehindError, match="before the last one of this worker"):
             applied(sink, 4)
         sink.close()
         successor = destination.new_sink()

@@ -47,7 +47,7 @@ def test_what_is_equal_but_of_another_text_is_written(target: Target, changed: R
 
 
 def test_of_rows_that_come_together_with_one_key_none_is_chosen(target: Target) -> None:
-    with pytest.raises(TerminalError, match="give each key once"):
+    with pytest.raises(TerminalError, match="return each key once"):
         run(target, 1, SAME, (b"1", b"b", None, None))
     assert target.rows("SELECT count(*) FROM items") == [(0,)]
 

@@ -268,7 +268,7 @@ def retyped(**changed: Any) -> TableDefinition:
 
 
 REFUSED = [
-    ([altered(ITEMS, retyped(**DATE))], "do not tell what the values of column 'note' are as date"),
+    ([altered(ITEMS, retyped(**DATE))], "do not contain the values of column 'note' as date"),
     ([altered(retyped(**DATE), retyped(**MOMENT))], "column 'note'"),
     ([REWRITE, altered(retyped(**LOCAL), retyped(**MOMENT))], "column 'note'"),
     ([altered(ITEMS, replace(KEYED, identity_columns=(2,)))], "identified by other columns"),
@@ -301,7 +301,7 @@ def test_what_the_policy_leaves_as_it_is_stays(place: IndexedTable) -> None:
     written(sink, [[message(2, altered(ITEMS, left), insert(rows_of(left), b"2", b"20", b"x"))]])
     assert place.documents() == {"1": (1000, document(1, "a")), "2": (2000, {"id": 2, "number": 20, "body": "x"})}
     gone = PublishedDefinition(TableGone("DROP TABLE", ITEMS.oid, "public", "items"), ITEMS)
-    with pytest.raises(TerminalError, match="ddl-policy says drop of drop-table"):
+    with pytest.raises(TerminalError, match="ddl-policy has drop for drop-table"):
         written(place.sink(ddl_policy={"drop-table": "drop"}), [[message(3, gone)]])
 
 

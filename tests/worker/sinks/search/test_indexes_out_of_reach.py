@@ -92,7 +92,7 @@ def test_no_new_index_is_made_of_one_whose_last_documents_cannot_be_found(
     apply(sink, [[message(1, insert(ROWS, *row(1, b"a")))]])
     batch = [[message(2, altered(ITEMS, RENAMED))]]
     proxy.before = answering("_refresh", "POST", Refusal(200, body=b'{"_shards":{"total":2,"successful":1,"failed":1}}'))
-    with pytest.raises(TransientError, match="written last is not found everywhere"):
+    with pytest.raises(TransientError, match="last written documents are not searchable everywhere"):
         written(sink, batch)
     proxy.before = lambda exchange: None
     written(sink, batch)

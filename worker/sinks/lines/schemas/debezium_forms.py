@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypedDict
 from pgsluice.worker.sinks.lines.schemas.field_forms import Form, Row
 
 SequenceText = Annotated[
-    str, Form(r'^\[("[0-9]+"|null),("[0-9]+"|null)\]$', "Commit LSN and the change's number, which order all")
+    str, Form(r'^\[("[0-9]+"|null),("[0-9]+"|null)\]$', "Commit LSN and the change's number, by which all changes are sorted")
 ]
 
 

@@ -130,7 +130,7 @@ class Alteration:
                     self._execute_all(renaming_by_column(self.connection, difference.was, difference.now), now.name)
         for known in self.known_tables.of_table(self.connection, now.oid):
             if self.known_tables.is_succeeded(self.connection, known):
-                _log.info("passing over the definition of a table whose place another one has now", table=".".join(known.place))
+                _log.info("ignoring the schema change of a table whose name another table has now", table=".".join(known.place))
             else:
                 self._alter_place(known, was, now, found, is_accepted=is_accepted)
 
@@ -301,7 +301,7 @@ _CAUSES = {
     "42710": "there is another object of that name: rename that",
     "23505": "several rows there have the same values in it: remove those that only the target has",
     "23502": "rows there have NULL in it: fill it",
-    "42804": "PostgreSQL does not convert the values by itself: convert them there",
+    "42804": "PostgreSQL does not convert the values automatically: convert them there",
 }
 """The obstacle and the way out, by SQLSTATE."""
 
@@ -309,7 +309,7 @@ _CAUSES = {
 def _refusal(error: psycopg.Error, statement: Statement, name: str) -> PgsluiceError:
     tried = statement.as_string()
     if is_transient(error):
-        fact = f"a lock on '{name}' at the target is held by somebody else"
+        fact = f"a lock on '{name}' at the target is held by another session"
         return TransientError(fact, f"it is tried again: {tried}", Cause.LOCK)
-    what = f"the target refused what the source did to '{name}' ({type(error).__name__}, SQLSTATE {error.sqlstate}): {tried}"
+    what = f"the target refused the source's change of '{name}' ({type(error).__name__}, SQLSTATE {error.sqlstate}): {tried}"
     return TerminalError(what, _CAUSES.get(error.sqlstate or "", "change the target so that it takes the statement"))

@@ -218,7 +218,7 @@ def _deleting(here: TableHere, partition: DefinedPartition) -> Iterator[Statemen
     condition = parse_condition(partition.constraint, here.source_columns)
     if condition is None:
         raise TerminalError(
-            f"which rows partition {partition.schema}.{partition.name} held cannot be told at '{'.'.join(here.place)}'",
+            f"the rows of partition {partition.schema}.{partition.name} cannot be identified at '{'.'.join(here.place)}'",
             "delete them there yourself, and accept the definition ('pgsluice ddl accept')",
         )
     yield sql.SQL("DELETE FROM {} WHERE ").format(here.rows) + _written(here, condition)

@@ -175,9 +175,9 @@ class _Refit:
         if action is Action.STOP:
             name = ".".join(self.table.source_name)
             raise TerminalError(
-                f"table '{name}' is copied again because the source altered it ({kind}), and ddl or ddl-policy says that a person"
-                " is to look at it",
-                f"alter the target's table as it is to be, or start again with ddl-policy '{name} {kind}' set to something else",
+                f"table '{name}' is copied again because the source altered it ({kind}), and ddl or ddl-policy wants an operator"
+                " to decide",
+                f"alter the target's table accordingly, or start again with ddl-policy '{name} {kind}' set to something else",
             )
         return action
 

@@ -72,7 +72,7 @@ class PartitionFold:
         """May be called once, after the last message."""
         self._close_round()
         folded = FoldedPartition(tuple(self._clearings.values()), tuple(self._closed), definitions=tuple(self._definitions))
-        assert not folded.definitions or not (folded.clearings or folded.pieces), "a definition is a partition of its own"
+        assert not folded.definitions or not (folded.clearings or folded.pieces), "a schema change is a separate partition"
         return folded
 
     def _add_changes(self, changes: TableChanges) -> None:
@@ -214,7 +214,7 @@ class OrderedFold:
     def _old_row(self, changes: TableChanges, row: int) -> tuple[Value, ...]:
         if changes.old is None or changes.old_kinds is None or changes.old_kinds[row] != OLD_ROW:
             raise TerminalError(
-                f"an update or delete of table '{self.table.qualified_name}' does not say which row it means",
+                f"an update or delete of table '{self.table.qualified_name}' does not identify its row",
                 "give the source table, and its root where it is a partition, a primary key or a replica identity, and copy it"
                 f" again, for the changes in the stream lack it: pgsluice tables resync {'.'.join(self.table.source_name)}",
             )

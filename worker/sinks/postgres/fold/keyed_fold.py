@@ -124,7 +124,7 @@ class KeyedFold:
     def _required(self, old_row: Row | None) -> Row:
         if old_row is None:
             raise TerminalError(
-                f"a delete of table '{self.table.qualified_name}' does not say which row it means",
+                f"a delete of table '{self.table.qualified_name}' does not identify its row",
                 "give the source table a primary key, or a replica identity that holds its key, and copy it again, for the"
                 f" changes in the stream lack it: pgsluice tables resync {'.'.join(self.table.source_name)}",
             )
@@ -143,7 +143,7 @@ class KeyedFold:
         old_key = key if old_row is None else self._key_of(old_row)
         if not whole and any(row[i] is UNCHANGED for i in self._key):
             raise TerminalError(
-                f"an update of table '{self.table.qualified_name}' does not say which row it means",
+                f"an update of table '{self.table.qualified_name}' does not identify its row",
                 "a part of the key was not sent; this is a defect of pgsluice, please report it",
             )
         if old_key == key:

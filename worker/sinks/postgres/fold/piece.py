@@ -182,7 +182,7 @@ class FoldedPartition:
         except (struct.error, orjson.JSONDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise WireError(f"a receipt of the Postgres sink is malformed ({type(error).__name__})") from None
         if end != len(body):
-            raise WireError(f"a receipt of the Postgres sink has {len(body)} bytes, its header says {end}")
+            raise WireError(f"a receipt of the Postgres sink has {len(body)} bytes, its header claims {end}")
         return cls(clearings, pieces, is_refused, definitions)
 
 

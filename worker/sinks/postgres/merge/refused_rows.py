@@ -128,7 +128,7 @@ def copy_accepted(
 
 def check_table(table: Table, refusals: Refusals) -> None:
     """Raises TransientError when the target refuses all rows of ``table``."""
-    remedy = "look at that table's triggers and constraints at the target, and have it take what the source table holds"
+    remedy = "check that table's triggers and constraints at the target, and let it accept the rows of the source table"
     refusals.check(f"table '{table.qualified_name}' of the target", remedy)
 
 

@@ -101,11 +101,11 @@ class AppliedRow:
             raise TerminalError(f"{self._name} is gone", "restore the row, or the target as a whole, and start again")
         if found.is_behind(applied):
             raise SinkBehindError(
-                f"{self._name} is behind what this worker applied: the target is in a state that it had before",
-                "after a failover or a restore, start again: the worker goes on from there",
+                f"{self._name} is before the position that this worker applied: the target has an earlier state again",
+                "after a failover or a restore, start again: the worker continues from there",
             )
         raise TerminalError(
-            f"{self._name} was moved by somebody else",
+            f"{self._name} was moved by another process",
             "another worker of this name writes to this target; stop it, or give one of them another name",
         )
 
@@ -131,7 +131,7 @@ def not_applied(receipts: Sequence[Receipt], applied: Applied, stream_created: s
     rest = [receipt for receipt in receipts if receipt.last_sequence > last]
     if rest and rest[0].first_sequence <= last:
         raise TerminalError(
-            f"a batch begins with message {rest[0].first_sequence}, inside of what is applied up to {last}",
+            f"a batch begins with message {rest[0].first_sequence}, inside the changes that are applied up to {last}",
             "start the worker again: it continues from the position",
         )
     return rest

@@ -162,6 +162,6 @@ def _foreign(kind: str, name: str, owner: str, user: str) -> TerminalError:
     statement = f"ALTER {kind} {name} OWNER TO {sql.Identifier(user).as_string()}"
     return TerminalError(
         f"{kind.lower()} {name} of the target belongs to '{owner}', who could run anything as '{user}' through it",
-        f"drop it when nobody needs it; otherwise look at its triggers and rules, then run: {statement}",
+        f"drop it if no program needs it; otherwise check its triggers and rules, then run: {statement}",
         statements=[statement],
     )

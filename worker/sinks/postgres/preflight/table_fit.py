@@ -197,7 +197,7 @@ class TableFit:
             remedy = f"{self._way_to_replica()}, or disable them, when they did their work at the source already"
             self.found.note("target-triggers", Severity.WARNING, fact, remedy)
         if grants.always and self._is_replica:
-            fact = f"triggers of {name} fire for replicated rows too, as ENABLE ALWAYS says ({grants.always} of them)"
+            fact = f"triggers of {name} fire for replicated rows too, because of ENABLE ALWAYS ({grants.always} of them)"
             remedy = "disable them, when they did their work at the source already"
             self.found.note("target-triggers", Severity.WARNING, fact, remedy)
         if grants.foreign_keys and not self._is_replica:
@@ -246,7 +246,7 @@ class TableFit:
     def _look_at_text(self, target: TargetTable, name: str, here: str | None, cure: str) -> None:
         """Text holds everything; a column may be of it because its type was missing when the table was made."""
         if here and "." in here:
-            fact = f"column '{name}' of table '{target.table.qualified_name}' at the target is text, and its type {here} is there"
+            fact = f"column '{name}' of table '{target.table.qualified_name}' at the target is text, and type {here} exists there"
             remedy = f"nothing, when that is meant; else: {cure}"
             self.found.note("target-column-text", Severity.INFO, fact, remedy, choices=(cure,))
 
@@ -275,7 +275,7 @@ class TableFit:
             fact = f"type {each.name} of replicated columns does not exist at the target: tables that are made get text instead"
             remedy = "; ".join(statements) if statements else f"make {what} there, as at the source"
             if choices:
-                remedy += f"; and look at its CHECK constraints first, which run there for each row: {'; '.join(choices)}"
+                remedy += f"; and check its CHECK constraints first, which run there for each row: {'; '.join(choices)}"
             self.found.note("target-type-missing", Severity.WARNING, fact, remedy, statements=statements, choices=choices)
 
     def _is_known(self, type_name: str) -> bool:

@@ -90,9 +90,9 @@ def reason(error: psycopg.Error, table: Table) -> str:
 
 
 _CHANGE_THE_TABLE = (
-    "nothing of the batch was applied; change the target table so that it takes what the source table holds, and start again"
+    "nothing of the batch was applied; change the target table so that it accepts the rows of the source table, and start again"
 )
-_COPY_AGAIN = "change the target table so that it takes what the source table holds, and start again; what is loaded stays"
+_COPY_AGAIN = "change the target table so that it accepts the rows of the source table, and start again; loaded rows stay"
 _LOCKS = (
     "raise max_locks_per_transaction at the target and restart that server: a source transaction over many tables takes locks on"
     " all of them and their indexes; or end sessions there that hold many locks"
@@ -103,7 +103,7 @@ _FUNCTION_NAMES = (
     " start again, nothing of the batch was applied"
 )
 _FUNCTION_RIGHTS = (
-    "a trigger, default or constraint of the target's table calls that function: grant the target user what it needs, or ALTER"
+    "a trigger, default or constraint of the target's table calls that function: grant the target user the privilege, or ALTER"
     " FUNCTION … SECURITY DEFINER"
 )
 _NO_ORDER = (
@@ -111,9 +111,9 @@ _NO_ORDER = (
     " done; then start again"
 )
 _SAME_KEY = (
-    "several rows came together that are of one key at the target: have the pipeline's query and steps give each key once, and"
-    " the target's key tell apart what the query's does (its types, their collations); then 'pgsluice drop --nats-only' removes"
-    " what waits in the stream, and the next run reads all rows"
+    "several rows of a batch have the same key at the target: let the pipeline's query and steps return each key once, and let"
+    " the target's key distinguish the same values as the query's (its types, their collations); then 'pgsluice drop"
+    " --nats-only' removes the waiting messages, and the next run reads all rows"
 )
 
 

@@ -167,7 +167,7 @@ class StatementWatch:
                 try:
                     self._look(long_ones)
                 except (psycopg.Error, PgsluiceError) as error:  # an unknown state is not reported
-                    log.debug("the target does not say what it does", reason=type(error).__name__)
+                    log.debug("the target does not report its activity", reason=type(error).__name__)
 
     def _look(self, calls: list[_Call]) -> None:
         with connect(self._settings, "pgsluice watch") as connection, answering_within(CONNECT_TIMEOUT_S, connection):
@@ -197,7 +197,7 @@ class StatementWatch:
             holder = _Found(*row)
             if call.holders[holder.pid].is_over(holder, waits=True):
                 log.warning(
-                    "an earlier session of this worker holds the position and hears nothing: the worker ends it",
+                    "an earlier session of this worker holds the position and does not respond: the worker ends it",
                     process=holder.pid,
                 )
                 connection.execute(_END, [holder.pid])

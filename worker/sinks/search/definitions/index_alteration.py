@@ -170,7 +170,7 @@ class Altering:
         try:
             convert = conversion(was, now, is_rewritten=self.is_rewritten)
         except NotConvertible:
-            self._refuse(f"documents do not tell what the values of column '{now.name}' are as {now.type_name}")
+            self._refuse(f"documents do not contain the values of column '{now.name}' as {now.type_name}")
         if was.number in key_of(_table(self.definition)) and not keeps_text(convert, was):
             self._refuse(f"column '{now.name}' of the key has other texts from here on, and so have the ids of documents")
         before, after = self.was_fields[was.number], self.now_fields[now.number]
@@ -221,8 +221,8 @@ def check_possible(definition: PublishedDefinition, position: Position, policies
     for kind, action in asked:
         if policies.asked(kind, table) is action and _concerns(definition, kind):
             raise TerminalError(
-                f"ddl-policy says {action} of {kind}, and indexes cannot follow ('{'.'.join(table or ())}' at {position})",
-                f"remove the documents yourself, or have them kept, run 'pgsluice ddl accept {position}' and start again",
+                f"ddl-policy has {action} for {kind}, and indexes cannot do that ('{'.'.join(table or ())}' at {position})",
+                f"remove the documents yourself, or keep them, run 'pgsluice ddl accept {position}' and start again",
             )
 
 

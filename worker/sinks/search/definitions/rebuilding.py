@@ -199,7 +199,7 @@ class IndexRebuilding:
         index, whole = found.generation.name, self._catalog.server().whole_source
         _, refreshed = self._connection.ask("POST", f"/{path_of(index)}/_refresh")
         if refreshed["_shards"]["failed"]:
-            raise _unread("what was written last is not found everywhere")
+            raise _unread("the last written documents are not searchable everywhere")
         query = {"size": self._page_size(index, whole), "version": True, "sort": ["_doc"], **whole}
         query["query"] = query_of(compared_fields(found.properties))
         answer = self._search(f"/{path_of(index)}/_search?scroll={KEPT_OPEN}", query | {"track_total_hits": True})
@@ -226,7 +226,7 @@ class IndexRebuilding:
         """Numbers keep every digit. Raises TransientError for half an answer."""
         status, body = self._connection.send("POST", path, orjson.dumps(content), JSON)
         if status == _NOT_FOUND:
-            raise _unread("the server has forgotten what was being read")
+            raise _unread("the server has closed the scroll")
         if status != 200:
             self._connection.refuse(status, body, f"POST {path}")
         answer: dict[str, Any] = read_fields(body)

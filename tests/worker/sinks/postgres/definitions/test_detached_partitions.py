@@ -53,7 +53,7 @@ def test_a_condition_that_does_more_than_compare_columns_stops_the_worker_and_is
     assert judgement.outcomes == (Outcome.STOPPED,)
     assert "detached public.p from 'public.t'" in str(judgement.stop)
     assert "'pgsluice ddl accept 0/5000:3'" in str(judgement.stop)
-    with pytest.raises(TerminalError, match="cannot be told"):
+    with pytest.raises(TerminalError, match="cannot be identified"):
         apply(target, DELETING, event, was)
     assert ids(target) == [1, 2]
     assert target.execute("SELECT to_regclass('pwned')") == [(None,)]

@@ -66,5 +66,5 @@ def test_every_truncated_prefix_is_refused() -> None:
 
 
 def test_what_follows_the_last_piece_is_refused() -> None:
-    with pytest.raises(WireError, match="its header says"):
+    with pytest.raises(WireError, match="its header claims"):
         FoldedPartition.decode(FOLDED.encode() + b"3\tb\n")
