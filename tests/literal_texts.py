@@ -24,7 +24,8 @@ _NAMED = re.compile(r"(?<!\w)'[^'\n]{1,80}'|--[\w-]+")
 def prose_of_source(path: Path) -> Iterator[tuple[int, str]]:
     """The line and the text of each literal, with code in place of values and quoted names. Docstrings and SQL are none."""
     apart = set(_parts(path))
-    for literal in (*nodes(path, ast.JoinedStr), *nodes(path, ast.Constant)):
+    literals: list[ast.JoinedStr | ast.Constant] = [*nodes(path, ast.JoinedStr), *nodes(path, ast.Constant)]
+    for literal in literals:
         if literal in apart or (not isinstance(literal, ast.JoinedStr) and not isinstance(literal.value, str)):
             continue
         text = _NAMED.sub("`name`", _text(literal))
