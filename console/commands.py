@@ -135,9 +135,9 @@ def dead_list(context: click.Context, worker: str, as_json: bool) -> None:
 def dead_show(context: click.Context, positions: tuple[str, ...], worker: str, every: bool) -> None:
     """Write the changes in dead letters to standard output, as JSON lines like those of 'worker stdout', row values included."""
     settings = load_settings(context, GroupSettings)
-    from pgsluice.console.dead import Selection, show
+    from pgsluice.console.dead import LetterSelection, show
 
-    show(settings, Selection(worker, positions, every))
+    show(settings, LetterSelection(worker, positions, every))
 
 
 @dead.command("replay", short_help="Ask a worker to apply dead letters again.")
@@ -155,9 +155,9 @@ def dead_replay(context: click.Context, positions: tuple[str, ...], worker: str,
     Earlier dead letters of the same rows are included. A change that fails again becomes a dead letter again.
     """
     settings = load_settings(context, GroupSettings)
-    from pgsluice.console.dead import Selection, replay
+    from pgsluice.console.dead import LetterSelection, replay
 
-    replay(settings, Selection(worker, positions, every), wait_s)
+    replay(settings, LetterSelection(worker, positions, every), wait_s)
 
 
 @dead.command("discard", short_help="Remove dead letters permanently.")
@@ -172,9 +172,9 @@ def dead_discard(context: click.Context, positions: tuple[str, ...], worker: str
     settings = load_settings(context, GroupSettings)
     if not yes:
         confirm("discard", "Remove these dead letters permanently?")
-    from pgsluice.console.dead import Selection, discard
+    from pgsluice.console.dead import LetterSelection, discard
 
-    discard(settings, Selection(worker, positions, every))
+    discard(settings, LetterSelection(worker, positions, every))
 
 
 @click.command()

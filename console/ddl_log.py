@@ -20,8 +20,8 @@ from pgsluice.shared.broker.bucket import StateBucket, describe_groups, list_gro
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.definition_log import (
     DefinitionLog,
+    DefinitionOutcome,
     LoggedDefinition,
-    Outcome,
     Outcomes,
     load_log,
     load_outcomes,
@@ -61,7 +61,7 @@ class _Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownDefinitions:
     log: DefinitionLog
     workers: Mapping[str, _Worker]
 
@@ -104,7 +104,7 @@ async def _accept(settings: GroupSettings, named: str, worker: str) -> list[Posi
     return positions
 
 
-def _named(named: str, known: _Known, worker: str) -> list[Position]:
+def _named(named: str, known: _KnownDefinitions, worker: str) -> list[Position]:
     try:
         position = Position.parse(named)
     except ValueError:
@@ -114,7 +114,7 @@ def _named(named: str, known: _Known, worker: str) -> list[Position]:
     return [position]
 
 
-def _waiting(table: TablePattern, known: _Known, worker: str) -> list[Position]:
+def _waiting(table: TablePattern, known: _KnownDefinitions, worker: str) -> list[Position]:
     """Returns the definitions of the table that a worker stopped for, or whose columns it holds."""
     if not table.is_name:
         raise UsageError(f"{table.text!r} may be several tables", "name one, or give a position as 'pgsluice ddl log' shows it")
@@ -123,19 +123,19 @@ def _waiting(table: TablePattern, known: _Known, worker: str) -> list[Position]:
     stopped = {
         each.position
         for each in known.log.definitions
-        if _is_of(each.name, table) and any(Outcome.STOPPED in _noted(one, each.position) for one in workers)
+        if _is_of(each.name, table) and any(DefinitionOutcome.STOPPED in _noted(one, each.position) for one in workers)
     }
     if not held | stopped:
         raise UsageError(f"no worker waits for a decision about table {table.text!r}", "see 'pgsluice ddl log'")
     return sorted(held | stopped)
 
 
-def _noted(worker: _Worker, position: Position) -> tuple[Outcome, ...]:
+def _noted(worker: _Worker, position: Position) -> tuple[DefinitionOutcome, ...]:
     noted = worker.outcomes.get(position)
     return () if noted is None else noted.outcomes
 
 
-async def _look(settings: GroupSettings) -> _Known:
+async def _look(settings: GroupSettings) -> _KnownDefinitions:
     names = GroupNames(settings.group)
     async with connected(settings.nats, f"pgsluice ddl {names.group}") as client:
         return await _known(await _bucket(client, names))
@@ -151,12 +151,12 @@ async def _bucket(client: Client, names: GroupNames) -> StateBucket:
     return bucket
 
 
-async def _known(bucket: StateBucket) -> _Known:
+async def _known(bucket: StateBucket) -> _KnownDefinitions:
     workers = {
         name: _Worker(report, await load_outcomes(bucket, name), tuple(await load_held(bucket, name)))
         for name, report in sorted((await read_reports(bucket)).items())
     }
-    return _Known(await load_log(bucket), workers)
+    return _KnownDefinitions(await load_log(bucket), workers)
 
 
 def _pattern(text: str) -> TablePattern:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class LetterSelection:
     """Dead letters of ``worker`` ("": of any) with these positions, or ``every`` one."""
 
     worker: str
@@ -72,7 +72,7 @@ def list_letters(settings: GroupSettings, worker: str, *, as_json: bool) -> None
     sys.stdout.writelines(f"{line}\n" for line in format_columns(_HEADINGS, [*map(_columns, blocking(letters))]))
 
 
-def show(settings: GroupSettings, selection: Selection) -> None:
+def show(settings: GroupSettings, selection: LetterSelection) -> None:
     """Writes row values."""
     letters = _at_stream(settings, lambda stream: stream.letters(selection.worker or None))
     for stored in selection.of(letters):
@@ -83,13 +83,13 @@ def show(settings: GroupSettings, selection: Selection) -> None:
             sys.stdout.buffer.write(line)
 
 
-def replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None:
+def replay(settings: GroupSettings, selection: LetterSelection, wait_s: float) -> None:
     """Raises TransientError when the worker has not replayed them, or refused them again, within ``wait_s`` (0: returns at once),
     TerminalError when it no longer can."""
     asyncio.run(_replay(settings, selection, wait_s))
 
 
-async def _replay(settings: GroupSettings, selection: Selection, wait_s: float) -> None:
+async def _replay(settings: GroupSettings, selection: LetterSelection, wait_s: float) -> None:
     names = GroupNames(settings.group)
     async with connected(settings.nats, f"pgsluice dead {names.group}") as client:
         stream = DeadLetterStream(client, names)
@@ -99,14 +99,14 @@ async def _replay(settings: GroupSettings, selection: Selection, wait_s: float) 
             await _wait_for_outcome(stream, StateBucket(client, names), asked, wait_s)
 
 
-def discard(settings: GroupSettings, selection: Selection) -> None:
+def discard(settings: GroupSettings, selection: LetterSelection) -> None:
     async def remove(stream: DeadLetterStream) -> None:
         log.info("dead letters are removed", letters=len(await remove_letters(stream, selection)))
 
     _at_stream(settings, remove)
 
 
-async def ask_for_replay(stream: DeadLetterStream, selection: Selection) -> list[StoredLetter]:
+async def ask_for_replay(stream: DeadLetterStream, selection: LetterSelection) -> list[StoredLetter]:
     """Requests a replay of those dead letters, and of earlier ones of the same rows; returns all of them. May be
     repeated after an interruption. Raises UsageError for an invalid selection."""
     letters = await stream.letters(selection.worker or None)
@@ -117,7 +117,7 @@ async def ask_for_replay(stream: DeadLetterStream, selection: Selection) -> list
     return asked
 
 
-async def remove_letters(stream: DeadLetterStream, selection: Selection) -> list[StoredLetter]:
+async def remove_letters(stream: DeadLetterStream, selection: LetterSelection) -> list[StoredLetter]:
     """Removes dead letters for good; returns them. Raises UsageError for an invalid selection."""
     letters = selection.of(await stream.letters(selection.worker or None))
     await stream.remove(letters)

@@ -162,7 +162,7 @@ async def publisher_status(client: Client, group: str, worker: str) -> Publisher
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _GroupRecords:
     """A group's records in the state bucket."""
 
     group: GroupRecord | None = None
@@ -186,15 +186,15 @@ class _Known:
         return LSN(0) if self.replicator is None else parse_lsn(self.replicator.flushed_lsn)
 
 
-async def _known(bucket: StateBucket, documented: Sequence[str]) -> _Known:
+async def _known(bucket: StateBucket, documented: Sequence[str]) -> _GroupRecords:
     """Returns only drafts when there is no bucket."""
     if not await bucket.exists():
-        return _Known(units={unit: unit_state(UnitFacts(unit)) for unit in documented})
+        return _GroupRecords(units={unit: unit_state(UnitFacts(unit)) for unit in documented})
     group = await bucket.read(GROUP_KEY, GroupRecord)
     replicator = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
     ledger = await Ledger(bucket).load()
     units = [unit_state(facts) for facts in await read_units(bucket, await known_units(bucket, documented), ledger.snapshot)]
-    return _Known(
+    return _GroupRecords(
         group=group.value if group else None,
         replicator=replicator.value if replicator else None,
         halt=await read_halt(bucket),

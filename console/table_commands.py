@@ -115,6 +115,6 @@ def _order(
     context: click.Context, verb: str, named: tuple[str, ...], *, wait_s: float | None, without_copy: bool = False
 ) -> None:
     settings = load_settings(context, GroupSettings)
-    from pgsluice.console.tables import Wish, order
+    from pgsluice.console.tables import TableWish, order
 
-    order(settings, Wish.of(verb, named, without_copy=without_copy, wait_s=wait_s))
+    order(settings, TableWish.of(verb, named, without_copy=without_copy, wait_s=wait_s))

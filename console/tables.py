@@ -44,7 +44,7 @@ log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TableWish:
     """A user's command. ``wait_s`` is how long at most to wait for it, None for not at all."""
 
     verb: OrderVerb
@@ -53,11 +53,11 @@ class Wish:
     wait_s: float | None
 
     @classmethod
-    def of(cls, verb: str, tables: tuple[str, ...], *, without_copy: bool, wait_s: float | None) -> Wish:
+    def of(cls, verb: str, tables: tuple[str, ...], *, without_copy: bool, wait_s: float | None) -> TableWish:
         return cls(OrderVerb(verb), tables, without_copy, wait_s)
 
 
-def order(settings: GroupSettings, wish: Wish) -> None:
+def order(settings: GroupSettings, wish: TableWish) -> None:
     """Raises UsageError for what is no table, no group, or a group without a replicator; TerminalError when the replicator
     refuses a table, or can no longer carry the order out; TransientError when it has not done so in time: the order stays."""
     for text in wish.tables:
@@ -72,7 +72,7 @@ def _check(text: str) -> None:
         raise UsageError(f"{text!r} {error}", "name tables like 'orders', 'sales.orders' or 'sales.*'") from None
 
 
-async def _order(settings: GroupSettings, wish: Wish) -> None:
+async def _order(settings: GroupSettings, wish: TableWish) -> None:
     async with bucket_of(settings) as bucket:
         await check_takes_orders(bucket)
         number = await give_order(bucket, wish.verb, wish.tables, without_copy=wish.without_copy)

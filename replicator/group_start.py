@@ -82,7 +82,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundGroup:
     """The state before the checks; None for missing objects."""
 
     identity: SystemIdentity
@@ -107,12 +107,12 @@ async def prepare_group(
     return slot, record
 
 
-async def _find(source: Source, names: GroupNames, identity: SystemIdentity, bucket: StateBucket) -> _Found:
+async def _find(source: Source, names: GroupNames, identity: SystemIdentity, bucket: StateBucket) -> _FoundGroup:
     publication = await find_publication(source, names)
-    return _Found(identity, publication, await read_record(bucket), await find_slot(source, names))
+    return _FoundGroup(identity, publication, await read_record(bucket), await find_slot(source, names))
 
 
-async def _check(run: Run, source: Source, facts: SourceFacts, found: _Found) -> None:
+async def _check(run: Run, source: Source, facts: SourceFacts, found: _FoundGroup) -> None:
     """Checks before anything is altered: another replicator may be reading the slot."""
     names, bound = run.names, found.bound
     if found.publication is not None:
@@ -130,7 +130,7 @@ async def _check(run: Run, source: Source, facts: SourceFacts, found: _Found) ->
 
 
 async def _prepare_publication(
-    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, found: _Found
+    run: Run, source: Source, bucket: StateBucket, watch: PublicationWatch, found: _FoundGroup
 ) -> Publication:
     if run.is_publication_ready:
         return await watch.verify()

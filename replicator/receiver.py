@@ -62,7 +62,7 @@ FINISH_PATIENCE_S = 2.0
 log = telemetry.logger(__name__)
 
 
-class Receiver:
+class StreamReceiver:
     """``until``: the LSN at which to stop; every transaction whose commit record begins before it is published. ``admit`` is
     called with the OID of each relation that the server is about to send changes of."""
 
@@ -293,7 +293,7 @@ class Feedback:
     one is closed.
     """
 
-    def __init__(self, walsender: WalSender, progress: Progress, receiver: Receiver, interval_s: float) -> None:
+    def __init__(self, walsender: WalSender, progress: Progress, receiver: StreamReceiver, interval_s: float) -> None:
         self._walsender = walsender
         self._progress = progress
         self._receiver = receiver

@@ -15,11 +15,11 @@ from nats.aio.client import Client
 
 from pgsluice.replicator.group_start import FirstStart, Run
 from pgsluice.replicator.metrics.replicator_vitals import ReplicatorVitals
-from pgsluice.replicator.session import Session, find_until, open_session
+from pgsluice.replicator.session import ReplicationSession, find_until, open_session
 from pgsluice.replicator.source.slot_look import tell_of_slot
 from pgsluice.replicator.source.source import Source
 from pgsluice.replicator.start_checks import check_records
-from pgsluice.replicator.stopping import Stopping
+from pgsluice.replicator.stopping import ReplicatorStopping
 from pgsluice.replicator.tasks import lasting, run_until_all, run_until_first
 from pgsluice.shared import telemetry
 from pgsluice.shared.alerts.alert_watch import AlertWatch
@@ -103,7 +103,7 @@ class Replicator:
     def __init__(self, settings: ReplicatorSettings) -> None:
         self._settings = settings
         self._run = Run(settings, GroupNames(settings.group, settings.publication))
-        self._stopping = Stopping(self._run.pulse)
+        self._stopping = ReplicatorStopping(self._run.pulse)
         self._snapshot = _snapshot(settings)
         self._client: Client | None = None
         self._is_looked = False
@@ -111,7 +111,7 @@ class Replicator:
         self._is_begun = False
         """True if the group exists from now on: it streams, or its copy is prepared where nothing else is asked for."""
         self._streaming = asyncio.Event()
-        self._session: Session | None = None
+        self._session: ReplicationSession | None = None
         self._backoff = Backoff(settings.retry.source)
         self._report = ProcessReport(REPLICATOR_UNIT, self._run.pulse, self._bucket)
         self._desired = DesiredState(REPLICATOR_UNIT, self._bucket, self._stopping, self._report)

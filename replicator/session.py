@@ -22,12 +22,12 @@ from pgsluice.replicator.group_start import Run, note_timeline, prepare_group
 from pgsluice.replicator.membership.live_membership import LiveMembership
 from pgsluice.replicator.membership.order_execution import OrderExecution
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
-from pgsluice.replicator.membership.table_changes import TableChanges
+from pgsluice.replicator.membership.table_changes import MembershipChanges
 from pgsluice.replicator.membership.wanted_tables import load_wishes
 from pgsluice.replicator.preflight.start import check_start
 from pgsluice.replicator.progress import Progress, Recorder
 from pgsluice.replicator.publisher import Publisher
-from pgsluice.replicator.receiver import Feedback, Receiver, status_interval_s
+from pgsluice.replicator.receiver import Feedback, StreamReceiver, status_interval_s
 from pgsluice.replicator.resume import ResumePoint, find_resume_point
 from pgsluice.replicator.retention import run_retention
 from pgsluice.replicator.source.connection import WALSENDER_TIMEOUT_MS
@@ -52,7 +52,7 @@ log = telemetry.logger(__name__)
 
 
 @asynccontextmanager
-async def open_session(run: Run, client: Client) -> AsyncIterator[Session]:
+async def open_session(run: Run, client: Client) -> AsyncIterator[ReplicationSession]:
     """Checks everything, makes what is missing and starts the replication stream; closes both source connections at the
     end.
 
@@ -80,7 +80,7 @@ async def _facts(run: Run, client: Client, source: Source) -> SourceFacts:
     return await check_start(run.settings, run.names, source, StateBucket(client, run.names))
 
 
-async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts, walsender: WalSender) -> Session:
+async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts, walsender: WalSender) -> ReplicationSession:
     settings, names = run.settings, run.names
     stream, bucket = ChangeStream(client, names), StateBucket(client, names)
     state = await stream.ensure(settings.stream)
@@ -109,7 +109,9 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     if watch.is_altered or watch.attached:
         look.set()
     assembler = Assembler(point.published, counts_definitions=asks, followed=watch.followed)
-    receiver = Receiver(walsender, definitions, assembler, publisher, progress, run.counts, run.pulse, run.until, watch.admit)
+    receiver = StreamReceiver(
+        walsender, definitions, assembler, publisher, progress, run.counts, run.pulse, run.until, watch.admit
+    )
     feedback = Feedback(walsender, progress, receiver, status_interval_s(walsender.timeout_ms))
     recorder = Recorder(bucket, state.created, progress, run.counts)
     retention = functools.partial(run_retention, stream, SnapshotStream(client, names), bucket, settings.stream.retention_s)
@@ -119,10 +121,12 @@ async def _prepare(run: Run, client: Client, source: Source, facts: SourceFacts,
     await walsender.start(names.slot, names.publication, slot.confirmed_flush_lsn, settings.origin, wanted)
     run.walsender = walsender.process
     _log_start(slot, stream, point)
-    changes = TableChanges(run, bucket, watch, facts.user if definitions.are_captured else "")
+    changes = MembershipChanges(run, bucket, watch, facts.user if definitions.are_captured else "")
     execution = OrderExecution(run, bucket, stream, watch, changes)
     live = LiveMembership(run, bucket, source, stream, watch, changes, execution, look)
-    return Session(receiver, publisher, feedback, recorder, {"retention": retention, "the watch over tables": live.run})
+    return ReplicationSession(
+        receiver, publisher, feedback, recorder, {"retention": retention, "the watch over tables": live.run}
+    )
 
 
 async def _definitions(
@@ -176,12 +180,12 @@ async def find_until(text: str, source: Source) -> LSN:
     return await source.current_lsn() if text == "current" else parse_lsn(text)
 
 
-class Session:
+class ReplicationSession:
     """The tasks of a running stream. ``beside`` are tasks, by name, that run until the session ends."""
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: StreamReceiver,
         publisher: Publisher,
         feedback: Feedback,
         recorder: Recorder,

@@ -17,7 +17,7 @@ log = telemetry.logger(__name__)
 T = TypeVar("T")
 
 
-class Stopping:
+class ReplicatorStopping:
     """Used on one event loop."""
 
     def __init__(self, pulse: Pulse) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from pgsluice.rules.rule import Condition, RowImages, Test
+from pgsluice.rules.rule import RowCondition, RowImages, Test
 from pgsluice.rules.truth import conjunction, disjunction, negation
 from pgsluice.shared.wire.table import Table
 
@@ -14,7 +14,7 @@ from pgsluice.shared.wire.table import Table
 class AllOf:
     """True if all of its conditions are, at least one."""
 
-    conditions: tuple[Condition, ...]
+    conditions: tuple[RowCondition, ...]
 
     @property
     def column_names(self) -> frozenset[str]:
@@ -28,7 +28,7 @@ class AllOf:
 class AnyOf:
     """True if any of its conditions is, at least one."""
 
-    conditions: tuple[Condition, ...]
+    conditions: tuple[RowCondition, ...]
 
     @property
     def column_names(self) -> frozenset[str]:
@@ -40,7 +40,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    condition: Condition
+    condition: RowCondition
 
     @property
     def column_names(self) -> frozenset[str]:
@@ -50,11 +50,11 @@ class Not:
         return partial(_not, test=self.condition.bind(table))
 
 
-def _column_names(conditions: tuple[Condition, ...]) -> frozenset[str]:
+def _column_names(conditions: tuple[RowCondition, ...]) -> frozenset[str]:
     return frozenset().union(*(condition.column_names for condition in conditions))
 
 
-def _bound(conditions: tuple[Condition, ...], table: Table) -> list[Test]:
+def _bound(conditions: tuple[RowCondition, ...], table: Table) -> list[Test]:
     """Raises ValueError with a sentence about each condition that does not fit the table."""
     tests, misfits = [], []
     for condition in conditions:

@@ -78,7 +78,7 @@ Test = Callable[[RowImages], bytes]
 """One set of truth values (``rules.truth``) for each row."""
 
 
-class Condition(Protocol):
+class RowCondition(Protocol):
     """The condition of a filter."""
 
     @property
@@ -138,7 +138,7 @@ class Filter:
 
     place: str = field(compare=False)
     operations: frozenset[int]
-    condition: Condition
+    condition: RowCondition
     drops_unknown_deletes: bool
     is_optional: bool = False
 

@@ -41,7 +41,7 @@ from pgsluice.rules.mask import Mask
 from pgsluice.rules.orderings import OPERATORS
 from pgsluice.rules.own_transformation import own_transformation
 from pgsluice.rules.regex_replace import MOST_TIME_LIMIT_MS, TIME_LIMIT_MS, RegexReplace, regex_replace
-from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Condition, Filter, Rule, Transform, Unlisted, ValueTransformation
+from pgsluice.rules.rule import ALL_OPERATIONS, OPERATIONS, Filter, RowCondition, Rule, Transform, Unlisted, ValueTransformation
 from pgsluice.rules.ruleset import RuleSet, TableRules
 from pgsluice.shared.own_class import is_class_name
 from pgsluice.shared.rows.changes import DELETE
@@ -285,7 +285,7 @@ def _filter(place: str, rule: YamlMapping, parameters: YamlMapping | None, opera
     return Filter(place, operations, condition, empty_deletes is False, rule.switch("optional") is True)
 
 
-def _condition(mapping: YamlMapping) -> Condition | None:
+def _condition(mapping: YamlMapping) -> RowCondition | None:
     if any(key in mapping for key in _COMPOSITIONS):
         mapping.finish(_COMPOSITIONS)
         return _composition(mapping)
@@ -293,7 +293,7 @@ def _condition(mapping: YamlMapping) -> Condition | None:
     return _comparison(mapping, mapping.required_text("column", "age"))
 
 
-def _composition(mapping: YamlMapping) -> Condition | None:
+def _composition(mapping: YamlMapping) -> RowCondition | None:
     given = [key for key in _COMPOSITIONS if key in mapping]
     if len(given) > 1:
         mapping.problem(f"{' and '.join(given)} cannot be used side by side (put one inside the other)", given[1])
@@ -303,7 +303,7 @@ def _composition(mapping: YamlMapping) -> Condition | None:
             mapping.problem("not needs a condition, like 'not: {column: age, operator: lt, value: 18}'", "not")
         negated = _condition(inner) if inner is not None else None
         return Not(negated) if negated is not None else None
-    make: Callable[[tuple[Condition, ...]], Condition] = AllOf if given[0] == "all" else AnyOf
+    make: Callable[[tuple[RowCondition, ...]], RowCondition] = AllOf if given[0] == "all" else AnyOf
     found = mapping.mappings(given[0])
     if found == [] or (found is None and mapping.is_empty(given[0])):
         mapping.problem(f"{given[0]} needs at least one condition, like '- {{column: age, operator: gte, value: 18}}'", given[0])
@@ -312,7 +312,7 @@ def _composition(mapping: YamlMapping) -> Condition | None:
     return make(whole) if whole and len(whole) == len(conditions) else None
 
 
-def _comparison(mapping: YamlMapping, column: str | None) -> Condition | None:
+def _comparison(mapping: YamlMapping, column: str | None) -> RowCondition | None:
     operator = mapping.choice("operator", (*OPERATORS, _CONTAINS))
     value = mapping.required_text("value", "18")
     ignore_case = mapping.switch("ignore_case") is True

@@ -109,13 +109,13 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Truncate:
+class TruncateChange:
     tables: tuple[Table, ...]
     cascade: bool = False
     restart_identity: bool = False
 
 
-AnyChange = Change | Truncate | PublishedDefinition
+AnyChange = Change | TruncateChange | PublishedDefinition
 """A change, a truncation, or a definition, which is alone in its message in a stream."""
 
 
@@ -144,8 +144,8 @@ def delete(table: Table, *old: Value) -> Change:
     return Change(table, DELETE, None, old, _old_kind(table))
 
 
-def truncate(*tables: Table, cascade: bool = False, restart_identity: bool = False) -> Truncate:
-    return Truncate(tables, cascade, restart_identity)
+def truncate(*tables: Table, cascade: bool = False, restart_identity: bool = False) -> TruncateChange:
+    return TruncateChange(tables, cascade, restart_identity)
 
 
 def transaction(
@@ -237,7 +237,7 @@ def _place(change: AnyChange, index: int, parts: list[Part], open_parts: dict[Ta
         open_parts.clear()
         parts.append(DefinitionChange(change, index))
         return
-    if isinstance(change, Truncate):
+    if isinstance(change, TruncateChange):
         open_parts.clear()
         parts.append(Truncation(change.tables, index, change.cascade, change.restart_identity))
         return

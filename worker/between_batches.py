@@ -18,7 +18,7 @@ from pgsluice.shared.spark.executors import ExecutorWatch
 from pgsluice.worker.batches.batch_loop import BatchLoop
 from pgsluice.worker.running import RunningWorker
 from pgsluice.worker.sinks.abilities import TickingSink
-from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping
+from pgsluice.worker.stopping import POLL_INTERVAL_S, WorkerStopping
 
 RESTS_AFTER_S = 10.0  # without a batch
 RESTING_INTERVAL_S = 1.0
@@ -55,7 +55,7 @@ class BetweenBatches:
             Duty("look for executors", self._look_for_executors),
         )
 
-    def follow(self, stopping: Stopping) -> None:
+    def follow(self, stopping: WorkerStopping) -> None:
         """Returns when the batches end on their own. Raises StopRequested, or the PgsluiceError that ended them or a
         duty."""
         stopping.check()

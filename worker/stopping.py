@@ -43,7 +43,7 @@ class Patience(Protocol):
         ...
 
 
-class Stopping:
+class WorkerStopping:
     """Requests to stop or to rest, and waits that end by them. Any thread may call."""
 
     def __init__(self, pulse: Pulse) -> None:

@@ -15,7 +15,7 @@ from pgsluice.shared.process.pulse import Pulse
 from pgsluice.shared.units.desired_state import DesiredState
 from pgsluice.shared.units.paused_tables import PAUSED_TABLES
 from pgsluice.worker.event_loop import EventLoopThread, WatchedTask
-from pgsluice.worker.stopping import Stopping
+from pgsluice.worker.stopping import WorkerStopping
 
 log = telemetry.logger(__name__)
 
@@ -23,7 +23,7 @@ log = telemetry.logger(__name__)
 class WorkerUnit:
     """``stopping`` gets the desired state: to rest, to continue, or to end."""
 
-    def __init__(self, worker: str, bucket: StateBucket, loop: EventLoopThread, stopping: Stopping, pulse: Pulse) -> None:
+    def __init__(self, worker: str, bucket: StateBucket, loop: EventLoopThread, stopping: WorkerStopping, pulse: Pulse) -> None:
         self._loop = loop
         self._stopping = stopping
         self._report = ProcessReport(worker_unit(worker), pulse, lambda: bucket)

@@ -55,7 +55,7 @@ from pgsluice.worker.sinks.abilities import FileReadingSink, MissingRowSink, Pat
 from pgsluice.worker.sinks.sink import Applied, Sink
 from pgsluice.worker.spark_start import WaitingForExecutors, log_failed_warm_up
 from pgsluice.worker.start_checks import check_places, check_start, check_transformation, warn_of_destination
-from pgsluice.worker.stopping import POLL_INTERVAL_S, PauseRequested, Retrying, Stopping, StopRequested, Waiting
+from pgsluice.worker.stopping import POLL_INTERVAL_S, PauseRequested, Retrying, StopRequested, Waiting, WorkerStopping
 from pgsluice.worker.unit import WorkerUnit
 
 CLOSE_TIMEOUT_S = 5.0
@@ -96,7 +96,7 @@ class Worker:
         self._pulse = Pulse()
         self._sink = self._new_sink(settings)
         self._names = GroupNames(settings.group)
-        self._stopping = Stopping(self._pulse)
+        self._stopping = WorkerStopping(self._pulse)
         self._ended_by: BaseException | None = None
         self._loop = EventLoopThread("pgsluice-worker-nats")
         preload = {f"spark.executorEnv.{PRELOAD}": modules_to_preload(self._sink, transformation)}

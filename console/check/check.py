@@ -8,13 +8,13 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 
-from pgsluice.console.check.check_settings import Parts
+from pgsluice.console.check.check_settings import CheckParts
 from pgsluice.console.check.machine import machine_findings
 from pgsluice.console.check.pipeline_look import pipeline_findings
 from pgsluice.console.check.report import CheckReport
 from pgsluice.console.check.rule_findings import RuleLook
 from pgsluice.console.check.script import scripts
-from pgsluice.console.check.selection import Selection
+from pgsluice.console.check.selection import CheckSelection
 from pgsluice.replicator.preflight.source_preflight import ExaminedSource, examine_source
 from pgsluice.shared.broker.broker_findings import ExaminedBroker, examined_broker
 from pgsluice.shared.broker.bucket import StateBucket
@@ -26,7 +26,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.worker.sinks.incoming import Incoming
 
 
-def run(parts: Parts, selection: Selection, *, as_json: bool, as_sql: bool) -> int:
+def run(parts: CheckParts, selection: CheckSelection, *, as_json: bool, as_sql: bool) -> int:
     """Writes to standard output; returns the exit code."""
     report = examine(parts, selection)
     if as_sql:
@@ -40,12 +40,12 @@ def run(parts: Parts, selection: Selection, *, as_json: bool, as_sql: bool) -> i
     return report.exit_code
 
 
-def examine(parts: Parts, selection: Selection) -> CheckReport:
+def examine(parts: CheckParts, selection: CheckSelection) -> CheckReport:
     """Never raises for what it finds."""
     return asyncio.run(examined(parts, selection))
 
 
-async def examined(parts: Parts, selection: Selection) -> CheckReport:
+async def examined(parts: CheckParts, selection: CheckSelection) -> CheckReport:
     """Like ``examine``, for a caller in an event loop, who may cancel it."""
     findings: list[Finding] = []
     if selection.machine:
@@ -72,7 +72,7 @@ async def examined(parts: Parts, selection: Selection) -> CheckReport:
 
 
 @contextlib.asynccontextmanager
-async def _broker(parts: Parts) -> AsyncIterator[ExaminedBroker]:
+async def _broker(parts: CheckParts) -> AsyncIterator[ExaminedBroker]:
     """Whatever is asked for, if the configuration names it: the source is held against what the group is bound to."""
     if parts.nats is None:
         yield ExaminedBroker()
@@ -82,7 +82,7 @@ async def _broker(parts: Parts) -> AsyncIterator[ExaminedBroker]:
         yield broker
 
 
-def _needs_source(parts: Parts, selection: Selection) -> bool:
+def _needs_source(parts: CheckParts, selection: CheckSelection) -> bool:
     """Sinks and rules are held against its tables."""
     return parts.has_source and (selection.source or selection.rules or bool(selection.sinks))
 
@@ -109,7 +109,7 @@ def _incoming(source: ExaminedSource, rules: RuleLook, tables: Sequence[Table] |
     )
 
 
-def _places(parts: Parts) -> dict[Subject, str]:
+def _places(parts: CheckParts) -> dict[Subject, str]:
     places = {}
     if parts.has_source:
         places[Subject.SOURCE] = _place(parts.replicator.source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pgsluice.console.check.check_settings import CheckSettings, parts_of
-from pgsluice.console.check.selection import Asked, select
+from pgsluice.console.check.selection import AskedParts, select
 from pgsluice.console.flags import load_values, takes
 from pgsluice.shared.errors import UsageError
 from pgsluice.worker.sinks.sink_registry import SINKS
@@ -52,12 +52,12 @@ def check(
     if as_json and as_sql:
         raise UsageError("--json and --sql are both given", "give one of them")
     flags = (
-        (Asked.SOURCE, source),
-        (Asked.TARGET, target),
-        (Asked.NATS, nats),
-        (Asked.SINK, sink),
-        (Asked.RULES, rules),
-        (Asked.PIPELINES, pipelines),
+        (AskedParts.SOURCE, source),
+        (AskedParts.TARGET, target),
+        (AskedParts.NATS, nats),
+        (AskedParts.SINK, sink),
+        (AskedParts.RULES, rules),
+        (AskedParts.PIPELINES, pipelines),
     )
     parts = parts_of(load_values(context, CheckSettings))
     selection = select(parts, frozenset(flag for flag, is_given in flags if is_given), "" if sink in (None, _EVERY) else sink)

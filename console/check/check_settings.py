@@ -72,7 +72,7 @@ class SinkPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class CheckParts:
     """The parts that the configuration names; None or empty for others. ``worker`` is set for its rules, ``reading``
     for pipelines that name no source."""
 
@@ -86,14 +86,14 @@ class Parts:
     reading: ReadingSettings | None
 
 
-def parts_of(values: Values) -> Parts:
+def parts_of(values: Values) -> CheckParts:
     worker = config.make(WorkerSettings, values)
     replicator = config.make(ReplicatorSettings, values)
     sinks = {}
     for kind in SINKS:
         found = find_sink(kind)
         sinks[kind] = SinkPart(found, worker.named(kind), config.make(found.settings, values))
-    return Parts(
+    return CheckParts(
         names=GroupNames(replicator.group, replicator.publication),
         nats=replicator.nats if values.given("nats-url") else None,
         replicator=replicator,

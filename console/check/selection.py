@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from pgsluice.console.check.check_settings import NAMED_BY, Parts
+from pgsluice.console.check.check_settings import NAMED_BY, CheckParts
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.preflight.finding import Subject
 
 
-class Asked(enum.StrEnum):
+class AskedParts(enum.StrEnum):
     """The flags."""
 
     SOURCE = "source"
@@ -22,7 +22,7 @@ class Asked(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class CheckSelection:
     """``sinks`` are kinds. ``machine``: what both processes need here."""
 
     source: bool
@@ -47,36 +47,36 @@ class Selection:
         return [subject for is_looked_at, subject in looked if is_looked_at]
 
 
-def select(parts: Parts, asked: frozenset[Asked], sink: str) -> Selection:
+def select(parts: CheckParts, asked: frozenset[AskedParts], sink: str) -> CheckSelection:
     """``sink`` is the kind that --sink names, "" without. Raises UsageError for a part that the configuration does not name."""
     named = tuple(kind for kind in parts.sinks if kind in NAMED_BY)
     has_rules = bool(parts.worker.rules_file or parts.worker.routing_file)
     has_pipelines = bool(parts.pipelines.file or parts.pipelines.places)
-    everything = Selection(parts.has_source, parts.nats is not None, has_rules, True, named, has_pipelines)
+    everything = CheckSelection(parts.has_source, parts.nats is not None, has_rules, True, named, has_pipelines)
     if not asked:
         return everything
-    sinks = (*(("postgres",) if Asked.TARGET in asked else ()), *(_sinks(named, sink) if Asked.SINK in asked else ()))
+    sinks = (*(("postgres",) if AskedParts.TARGET in asked else ()), *(_sinks(named, sink) if AskedParts.SINK in asked else ()))
     missing = [
         UsageError(f"--{flag} is given, and the configuration names none: {option} is not set", f"set {option}, or leave it out")
         for flag, option, is_there in (
-            (Asked.SOURCE, "host", parts.has_source),
-            (Asked.NATS, "nats-url", parts.nats is not None),
-            (Asked.RULES, "rules-config or routing-config", has_rules),
-            (Asked.PIPELINES, "pipelines-config or pipelines-places", has_pipelines),
-            (Asked.TARGET, "target-host", "postgres" in named),
-            (Asked.SINK, NAMED_BY.get(sink, " or ".join(NAMED_BY.values())), set(sinks) <= set(parts.sinks) and bool(sinks)),
+            (AskedParts.SOURCE, "host", parts.has_source),
+            (AskedParts.NATS, "nats-url", parts.nats is not None),
+            (AskedParts.RULES, "rules-config or routing-config", has_rules),
+            (AskedParts.PIPELINES, "pipelines-config or pipelines-places", has_pipelines),
+            (AskedParts.TARGET, "target-host", "postgres" in named),
+            (AskedParts.SINK, NAMED_BY.get(sink, " or ".join(NAMED_BY.values())), set(sinks) <= set(parts.sinks) and bool(sinks)),
         )
         if flag in asked and not is_there
     ]
     if missing:
         raise missing[0]
-    return Selection(
-        Asked.SOURCE in asked,
-        Asked.NATS in asked,
-        Asked.RULES in asked,
+    return CheckSelection(
+        AskedParts.SOURCE in asked,
+        AskedParts.NATS in asked,
+        AskedParts.RULES in asked,
         False,
         tuple(dict.fromkeys(sinks)),
-        Asked.PIPELINES in asked,
+        AskedParts.PIPELINES in asked,
     )
 
 

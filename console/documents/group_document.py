@@ -17,7 +17,7 @@ import orjson
 
 from pgsluice.console.flags import known_options
 from pgsluice.shared.broker.record import TimeText
-from pgsluice.shared.config.file import ConfigFile, Entry, parse_config_file
+from pgsluice.shared.config.file import ConfigEntry, ConfigFile, parse_config_file
 from pgsluice.shared.config.kinds import Kind, Raw
 from pgsluice.shared.config.load import all_in_one, unknown_keys
 from pgsluice.shared.config.option import Option
@@ -79,7 +79,7 @@ class GroupDocument:
         GroupNames(self.group)
         if self.settings.get("group") != self.group:
             raise UsageError("it is the document of another group", "apply the document of that group")
-        entries = {name: Entry(line, self.raw(name)) for line, name in enumerate(_order(self), 1)}
+        entries = {name: ConfigEntry(line, self.raw(name)) for line, name in enumerate(_order(self), 1)}
         unreadable = [name for name, entry in entries.items() if entry.raw is None]
         if unreadable:
             raise UsageError(f"{unreadable[0]!r} is neither a text, a list nor a mapping", "apply the document again")

@@ -26,7 +26,7 @@ MOST_MESSAGES_LOOKED_AT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPlace:
     """The place to begin: a sequence, a time or a change's position; without any: the newest messages, as many as the
     limit allows."""
 
@@ -72,7 +72,7 @@ class MessagesPage:
 
 
 async def read_messages(
-    client: Client, names: GroupNames, place: Place, pattern: TablePattern | None, limit: int
+    client: Client, names: GroupNames, place: StreamPlace, pattern: TablePattern | None, limit: int
 ) -> MessagesPage:
     """Messages from ``place`` on until they hold ``limit`` changes of the tables that ``pattern`` matches. Raises UsageError when
     there is no stream, TransientError."""
@@ -97,7 +97,7 @@ async def read_messages(
 
 
 async def _first_sequence(
-    stream: ChangeStream, state: StreamState, place: Place, pattern: TablePattern | None, limit: int
+    stream: ChangeStream, state: StreamState, place: StreamPlace, pattern: TablePattern | None, limit: int
 ) -> int:
     if (at := place.time or place.position) is not None:
         return await sequence_at(stream, at, state.first_sequence, state.last_sequence)

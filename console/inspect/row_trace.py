@@ -94,7 +94,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundChange:
     """One change of the row, alone in a separate message."""
 
     sequence: int
@@ -127,7 +127,7 @@ async def trace_row(
     if state is None:
         raise UsageError(f"group '{names.group}' has no stream of changes", "start its replicator, or correct the group's name")
     first = max(state.first_sequence, state.last_sequence - most_messages + 1)
-    count, found = 0, deque[_Found](maxlen=MOST_CHANGES)
+    count, found = 0, deque[_FoundChange](maxlen=MOST_CHANGES)
     async for body in read_bodies(stream, first, state.last_sequence):
         for change in _changes_of(body, key):
             count += 1
@@ -149,7 +149,7 @@ async def trace_row(
     )
 
 
-def _changes_of(body: StoredBody, key: RowKey) -> Iterator[_Found]:
+def _changes_of(body: StoredBody, key: RowKey) -> Iterator[_FoundChange]:
     """Yields changes in commit order."""
     rows = []
     for part in body.changes.parts:
@@ -164,7 +164,7 @@ def _changes_of(body: StoredBody, key: RowKey) -> Iterator[_Found]:
     for index, part, row in sorted(rows, key=lambda each: each[0]):
         transaction = next(each for each in body.changes.transactions if each.first_change <= index < each.end_change)
         message = replace(body.changes, parts=[part.select([row])])
-        yield _Found(body.sequence, body.stored_at, message, transaction, str(transaction.position(index)))
+        yield _FoundChange(body.sequence, body.stored_at, message, transaction, str(transaction.position(index)))
 
 
 def _matching_rows(changes: TableChanges, key: RowKey) -> Iterator[int]:
@@ -206,7 +206,7 @@ class _Teller:
         self._state = state
         self._tried = tried
 
-    def told(self, found: _Found, place: int) -> TracedChange:
+    def told(self, found: _FoundChange, place: int) -> TracedChange:
         """``place`` is the change's among the tried ones."""
         tried = self._tried.changes[place] if place < len(self._tried.changes) else None
         [line] = [line for text in encode_lines(found.message) for line in text.splitlines()]
@@ -222,7 +222,7 @@ class _Teller:
             change=orjson.Fragment(line),
         )
 
-    def _outcome(self, found: _Found, tried: RuledChange | None, worker: str, report: WorkerReport) -> WorkerOutcome:
+    def _outcome(self, found: _FoundChange, tried: RuledChange | None, worker: str, report: WorkerReport) -> WorkerOutcome:
         letter = self._letters.get((worker, found.position))
         if letter is not None:
             return WorkerOutcome(worker, Outcome.REPLAYING if letter.is_queued else Outcome.DEAD, letter.letter.reason)
@@ -235,7 +235,7 @@ class _Teller:
             return WorkerOutcome(worker, Outcome.WAITING, f"the worker is {behind} messages before it")
         return self._after_rules(tried, worker, report)
 
-    def _is_copied(self, found: _Found) -> bool:
+    def _is_copied(self, found: _FoundChange) -> bool:
         record = self._ledger.tables.get(found.rows.table.oid)
         return record is not None and bool(record.lsn) and found.transaction.commit_lsn < parse_lsn(record.lsn)
 

@@ -13,7 +13,7 @@ import orjson
 from nats.aio.client import Client
 
 from pgsluice.console.columns import format_bytes
-from pgsluice.console.inspect.messages import InspectedMessage, MessagesPage, Place, read_messages
+from pgsluice.console.inspect.messages import InspectedMessage, MessagesPage, StreamPlace, read_messages
 from pgsluice.console.inspect.row_trace import RowKey, Trace, TracedChange, trace_row
 from pgsluice.console.inspect.rules_trial import RuledChanges, try_changes
 from pgsluice.rules.transformation_files import load_transformation
@@ -51,7 +51,7 @@ def show_messages(settings: GroupSettings, start: str, table: str, limit: int, *
             left -= sum(len(message.changes) for message in page.messages)
             if page.next_sequence is None:
                 return
-            following = Place(page.next_sequence)
+            following = StreamPlace(page.next_sequence)
 
     _at_broker(settings, show)
 
@@ -75,16 +75,16 @@ def show_trace(settings: TraceSettings, table: str, key: Sequence[str], most_mes
     return 0 if trace.changes else NOT_FOUND
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> StreamPlace:
     """A sequence, a time or a position. Raises UsageError."""
     if not text:
-        return Place()
+        return StreamPlace()
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
-        return Place(sequence=int(text))
+        return StreamPlace(sequence=int(text))
     with contextlib.suppress(ValueError):
-        return Place(position=Position.parse(text))
+        return StreamPlace(position=Position.parse(text))
     try:
-        return Place(time=datetime.fromisoformat(text).astimezone(UTC))
+        return StreamPlace(time=datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):  # the latter where UTC has no such year
         raise UsageError(
             f"{text!r} is no sequence, no time and no position",

@@ -29,7 +29,7 @@ from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.pipelines.pipeline_settings import RunPipelineSettings, RunsSettings, TargetSettings
 from pgsluice.shared.pipelines.run_outcome import apply_s, with_outcome
 from pgsluice.shared.pipelines.run_records import RunRecord, RunState, load_pipeline
-from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, RunRequest, RunRequests, Ticks, Wish, cancel, pause, resume
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, RunRequest, RunRequests, RunWish, Ticks, cancel, pause, resume
 from pgsluice.shared.process import stop_signals
 from pgsluice.shared.wire.names import GroupNames
 
@@ -260,12 +260,12 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _shown_state(run: RunRecord, applied: int, wish: Wish) -> str:
+def _shown_state(run: RunRecord, applied: int, wish: RunWish) -> str:
     if _is_applied(run, applied):
         return "applied"
-    if run.state.is_left and wish is Wish.CANCEL:
+    if run.state.is_left and wish is RunWish.CANCEL:
         return "cancelling"
-    if run.state is RunState.READING and wish is Wish.PAUSE:
+    if run.state is RunState.READING and wish is RunWish.PAUSE:
         return "pausing"
     return str(run.state)
 

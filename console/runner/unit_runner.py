@@ -13,7 +13,7 @@ from pgsluice.console.processes.child_process import ChildProcess
 from pgsluice.console.processes.supervised_process import PAUSES, describe_exit
 from pgsluice.console.runner.group_units import WantedUnit
 from pgsluice.console.runner.unit_place import UnitPlace
-from pgsluice.console.runner.unit_wish import StartedWith, Step, UnitCase, next_step
+from pgsluice.console.runner.unit_wish import RunnerStep, StartedWith, UnitCase, next_step
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import Entry, StateBucket
 from pgsluice.shared.broker.unit_records import NOTHING_DESIRED, ProcessRecord, desired_wish, process_key
@@ -47,14 +47,14 @@ class UnitRunner:
         OSError when no process can be started."""
         case = await self._case(wanted, bucket)
         match next_step(case):
-            case Step.LEAVE:
+            case RunnerStep.LEAVE:
                 return
-            case Step.RENEW:
+            case RunnerStep.RENEW:
                 self._renew(case)
-            case Step.START:
+            case RunnerStep.START:
                 self._backoff.note_success()
                 await self._start(wanted, case.now)
-            case Step.AGAIN:
+            case RunnerStep.AGAIN:
                 await self._start_again(wanted, case)
             case unreachable:
                 assert_never(unreachable)

@@ -11,7 +11,7 @@ from pgsluice.console.processes.supervised_process import may_start_again
 from pgsluice.shared.broker.unit_records import Desired
 
 
-class Step(StrEnum):
+class RunnerStep(StrEnum):
     """A runner's action for a unit. AGAIN: it is started after a pause that grows. RENEW: its process is asked to end,
     because it runs an older document; the next one is started then."""
 
@@ -43,18 +43,18 @@ class UnitCase:
     is_finished: bool = False
 
 
-def next_step(case: UnitCase) -> Step:
+def next_step(case: UnitCase) -> RunnerStep:
     """Returns the action. A unit applies its desired state itself; a runner only ensures that a process exists which
     can."""
     if case.is_running:
         is_older = case.started is not None and case.started.document != case.now.document
-        return Step.RENEW if case.wanted and is_older else Step.LEAVE
+        return RunnerStep.RENEW if case.wanted and is_older else RunnerStep.LEAVE
     if not case.wanted or case.desired is Desired.STOPPED:
-        return Step.LEAVE
+        return RunnerStep.LEAVE
     if case.started is None or case.started != case.now:
-        return Step.START
+        return RunnerStep.START
     if case.exit_code == 0:
-        return Step.LEAVE if case.is_finished else Step.AGAIN
+        return RunnerStep.LEAVE if case.is_finished else RunnerStep.AGAIN
     if case.exit_code is None or may_start_again(case.exit_code):
-        return Step.AGAIN
-    return Step.LEAVE
+        return RunnerStep.AGAIN
+    return RunnerStep.LEAVE

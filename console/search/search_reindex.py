@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pgsluice.console.tables import Wish, bucket_of, order
+from pgsluice.console.tables import TableWish, bucket_of, order
 from pgsluice.shared.broker.worker_records import read_reports
 from pgsluice.shared.config.settings import GroupSettings
 from pgsluice.shared.errors import UsageError
@@ -17,7 +17,7 @@ def reindex(settings: GroupSettings, tables: tuple[str, ...], worker: str, *, al
     """Raises UsageError when ``worker`` is not in the group, or is not the only one without ``all_workers``; else as
     ``order``."""
     asyncio.run(_check(settings, worker, all_workers=all_workers))
-    order(settings, Wish.of("recopy", tables, without_copy=False, wait_s=wait_s))
+    order(settings, TableWish.of("recopy", tables, without_copy=False, wait_s=wait_s))
 
 
 async def _check(settings: GroupSettings, worker: str, *, all_workers: bool) -> None:

@@ -34,7 +34,7 @@ from pgsluice.console.server.audit import AuditEntry, now, plain_text
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint
 from pgsluice.console.server.live.event_stream import EventStream
 from pgsluice.console.server.parts import ServerParts
-from pgsluice.console.server.problem import Kind, Problem, problem_of
+from pgsluice.console.server.problem import Problem, ProblemKind, problem_of
 from pgsluice.console.server.repeated_requests import RequestKey, StoredAnswer
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError
@@ -135,7 +135,9 @@ class _Dispatch:
             self.parts.entrance.check_intention(self.request)
         if not who.role.includes(endpoint.role):
             raise Problem(
-                Kind.FORBIDDEN, f"'{who.name}' is {who.role.value}; this is for {endpoint.role.value}", "use a token of that role"
+                ProblemKind.FORBIDDEN,
+                f"'{who.name}' is {who.role.value}; this is for {endpoint.role.value}",
+                "use a token of that role",
             )
         group = self.request.path_params.get("group")
         if group is not None:
@@ -146,7 +148,7 @@ class _Dispatch:
     def _check_values(self, who: Principal, body: object) -> None:
         if not who.values and self.endpoint.wants_values(body):
             raise Problem(
-                Kind.FORBIDDEN,
+                ProblemKind.FORBIDDEN,
                 f"'{who.name}' may not see row values, nor have them sent anywhere",
                 "use a token that was created with --values",
             )
@@ -159,11 +161,11 @@ class _Dispatch:
         async for chunk in self.request.stream():
             content += chunk
             if len(content) > MOST_BODY_BYTES:
-                raise Problem(Kind.TOO_LARGE, f"the body has more than {MOST_BODY_BYTES} bytes", "send less at once")
+                raise Problem(ProblemKind.TOO_LARGE, f"the body has more than {MOST_BODY_BYTES} bytes", "send less at once")
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Problem(
-                Kind.MEDIA, "the body is not of the type application/json", "set Content-Type: application/json, and send JSON"
+                ProblemKind.MEDIA, "the body is not of the type application/json", "set Content-Type: application/json, and send JSON"
             )
         return bytes(content)
 
@@ -171,13 +173,13 @@ class _Dispatch:
         endpoint, path = self.endpoint, dict(self.request.path_params)
         parameters = dict(self.request.query_params)
         if endpoint.query is None and parameters:
-            raise Problem(Kind.MALFORMED, f"the parameter {min(parameters)} is not known", "leave it out", min(parameters))
+            raise Problem(ProblemKind.MALFORMED, f"the parameter {min(parameters)} is not known", "leave it out", min(parameters))
         query = None if endpoint.query is None else typed_json.parse_query(endpoint.query, parameters)
         content = None
         if endpoint.body is not None:
             content = await self.parts.parsed(who, lambda kind: typed_json.parse(kind, _json(body)), endpoint.body)
         if len(getattr(content, "reason", "")) > MOST_REASON_LENGTH:
-            raise Problem(Kind.MALFORMED, f"reason has more than {MOST_REASON_LENGTH} characters", "shorten it", "reason")
+            raise Problem(ProblemKind.MALFORMED, f"reason has more than {MOST_REASON_LENGTH} characters", "shorten it", "reason")
         return Call(self.parts, who, path, query, content, self._revision(), self._request_id(who))
 
     def _revision(self) -> int | Literal["*"] | None:
@@ -189,7 +191,7 @@ class _Dispatch:
         match = _ETAG.fullmatch(given)
         if match is None:
             raise Problem(
-                Kind.STALE,
+                ProblemKind.STALE,
                 "If-Match is not an ETag of this server",
                 "send the ETag of the revision that you have read",
                 "If-Match",
@@ -204,7 +206,10 @@ class _Dispatch:
         key = self.request.headers.get("idempotency-key", "") if self.endpoint.takes_key else ""
         if len(key) > MOST_KEY_LENGTH:
             raise Problem(
-                Kind.MALFORMED, f"Idempotency-Key has more than {MOST_KEY_LENGTH} characters", "use a UUID", "Idempotency-Key"
+                ProblemKind.MALFORMED,
+                f"Idempotency-Key has more than {MOST_KEY_LENGTH} characters",
+                "use a UUID",
+                "Idempotency-Key",
             )
         return key
 
@@ -301,7 +306,7 @@ def _json(body: bytes) -> object:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise Problem(Kind.MALFORMED, "the body is not JSON", "send JSON in UTF-8") from None
+        raise Problem(ProblemKind.MALFORMED, "the body is not JSON", "send JSON in UTF-8") from None
 
 
 class _EveryRequest:
@@ -340,7 +345,7 @@ def _headers_for(message: Message) -> dict[str, str]:
 
 def _problem_response(refused: Problem) -> Response:
     headers = _uncached()
-    if refused.kind is Kind.UNAUTHENTICATED:
+    if refused.kind is ProblemKind.UNAUTHENTICATED:
         headers["www-authenticate"] = 'Bearer realm="pgsluice"'
     if refused.retry_after_s:
         headers["retry-after"] = str(refused.retry_after_s)
@@ -360,7 +365,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 async def _answer_http(request: Request, error: Exception) -> Response:
     """Answers for the router or the page's files: not found, or another verb."""
     assert isinstance(error, HTTPException)
-    kind = Kind.METHOD if error.status_code == Kind.METHOD.status else Kind.NOT_FOUND
+    kind = ProblemKind.METHOD if error.status_code == ProblemKind.METHOD.status else ProblemKind.NOT_FOUND
     response = _problem_response(Problem(kind, f"there is no {request.method} {request.url.path}", f"see {PREFIX}/openapi.json"))
     response.headers.update(error.headers or {})
     return response
@@ -374,4 +379,4 @@ async def _answer_nobody(request: Request, error: Exception) -> Response:
 async def _answer_defect(request: Request, error: Exception) -> Response:
     """Answers a defect. Its text may quote a row, so only its place is logged, and nothing is sent."""
     log.error("a request ended by a defect", path=request.url.path, reason=str(unexpected(error, "a request")))
-    return _problem_response(Problem(Kind.DEFECT, "an unexpected error", "see the server's log"))
+    return _problem_response(Problem(ProblemKind.DEFECT, "an unexpected error", "see the server's log"))

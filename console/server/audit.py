@@ -23,7 +23,7 @@ import orjson
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RawStreamMsg, StorageType, StreamConfig, StreamInfo
 
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.connection import REQUEST_TIMEOUT_S, creates_streams, unanswered
 from pgsluice.shared.broker.record import MalformedError, TimeText, decode, encode
@@ -123,13 +123,13 @@ class AuditStream:
         info = await self._ensure_done(f"{AUDIT_SUBJECT}.{token}")
         if (info.config.max_bytes or 0) > 0 and info.state.bytes > (info.config.max_bytes or 0) - _ROOM_BYTES:
             raise Problem(
-                Kind.UNAVAILABLE,
+                ProblemKind.UNAVAILABLE,
                 f"the audit is full, and no write is done without an entry: stream {AUDIT_STREAM} has {info.state.bytes} bytes",
                 f"have an administrator of NATS raise its max_bytes; entries end after {KEPT_S // 86_400} days",
             )
         if sum((info.state.subjects or {}).values()) >= MOST_OF_A_TOKEN:
             raise Problem(
-                Kind.TOO_MANY,
+                ProblemKind.TOO_MANY,
                 f"this token has written {MOST_OF_A_TOKEN} times in {KEPT_S // 86_400} days, and the audit takes no more",
                 "create another token, and find out how this one was used",
             )

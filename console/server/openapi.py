@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from pgsluice.console.server import problem, typed_json
 from pgsluice.console.server.access.entrance import SESSION_COOKIE
 from pgsluice.console.server.endpoint_table import PREFIX, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, ProblemContent
+from pgsluice.console.server.problem import ProblemContent, ProblemKind
 
 _PATH_PARAMETER = re.compile(r"{(\w+)}")
 
@@ -98,16 +98,24 @@ def _responses(endpoint: Endpoint, definitions: dict[str, Any]) -> dict[str, Any
     refusal = typed_json.schema(ProblemContent, definitions)
     responses = {str(endpoint.status): answer}
     for status in sorted({kind.status for kind in _kinds(endpoint)}):
-        title = next(kind.title for kind in Kind if kind.status == status)
+        title = next(kind.title for kind in ProblemKind if kind.status == status)
         responses[str(status)] = {"description": title, "content": {problem.MEDIA_TYPE: {"schema": refusal}}}
     return responses
 
 
-def _kinds(endpoint: Endpoint) -> Iterator[Kind]:
-    yield from (Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.METHOD, Kind.MALFORMED, Kind.CONFLICT, Kind.UNAVAILABLE, Kind.DEFECT)
+def _kinds(endpoint: Endpoint) -> Iterator[ProblemKind]:
+    yield from (
+        ProblemKind.UNAUTHENTICATED,
+        ProblemKind.FORBIDDEN,
+        ProblemKind.METHOD,
+        ProblemKind.MALFORMED,
+        ProblemKind.CONFLICT,
+        ProblemKind.UNAVAILABLE,
+        ProblemKind.DEFECT,
+    )
     if "{" in endpoint.path:
-        yield Kind.NOT_FOUND
+        yield ProblemKind.NOT_FOUND
     if endpoint.body is not None:
-        yield from (Kind.TOO_LARGE, Kind.MEDIA)
+        yield from (ProblemKind.TOO_LARGE, ProblemKind.MEDIA)
     if endpoint.names_revision:
-        yield from (Kind.STALE, Kind.REVISION_WANTED)
+        yield from (ProblemKind.STALE, ProblemKind.REVISION_WANTED)

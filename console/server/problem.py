@@ -10,7 +10,7 @@ from pgsluice.shared.errors import PgsluiceError, TransientError, UsageError
 MEDIA_TYPE = "application/problem+json"
 
 
-class Kind(Enum):
+class ProblemKind(Enum):
     """Each with its HTTP status and its title, which never change."""
 
     UNAUTHENTICATED = 401, "no valid token or session"
@@ -50,10 +50,10 @@ class Problem(Exception):  # noqa: N818  it is an answer
     """The problem of a request, raised by the code that answers it. Holds no secret and no row value, as every error.
     ``retry_after_s`` is 0 where the time of a retry is unknown."""
 
-    def __init__(self, kind: Kind, detail: str, remedy: str = "", where: str = "", *, retry_after_s: int = 0) -> None:
+    def __init__(self, kind: ProblemKind, detail: str, remedy: str = "", where: str = "", *, retry_after_s: int = 0) -> None:
         super().__init__(kind, detail)
         self.kind = kind
-        self.retry_after_s = retry_after_s or (1 if kind is Kind.UNAVAILABLE else 0)
+        self.retry_after_s = retry_after_s or (1 if kind is ProblemKind.UNAVAILABLE else 0)
         self.content = ProblemContent(f"urn:pgsluice:{_slug(kind)}", kind.title, kind.status, detail, remedy, where)
 
 
@@ -61,13 +61,13 @@ def problem_of(error: PgsluiceError) -> Problem:
     """Returns the problem for a PgsluiceError."""
     match error:
         case TransientError():
-            kind = Kind.UNAVAILABLE
+            kind = ProblemKind.UNAVAILABLE
         case UsageError():
-            kind = Kind.MALFORMED
+            kind = ProblemKind.MALFORMED
         case _:
-            kind = Kind.CONFLICT
+            kind = ProblemKind.CONFLICT
     return Problem(kind, error.fact, error.remedy)
 
 
-def _slug(kind: Kind) -> str:
+def _slug(kind: ProblemKind) -> str:
     return kind.name.lower().replace("_", "-")

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from weakref import WeakValueDictionary
 
 from pgsluice.console.documents.control_bucket import ControlBucket
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.record import TimeText
 from pgsluice.shared.errors import TerminalError
@@ -91,7 +91,7 @@ class RepeatedRequests:
             entry = await self._bucket.read(key, _Claim)
             if entry is not None and entry.value.request != request.digest:
                 raise Problem(
-                    Kind.MALFORMED,
+                    ProblemKind.MALFORMED,
                     "this Idempotency-Key came with another request before",
                     "use a separate key for each request",
                     "Idempotency-Key",

@@ -8,7 +8,7 @@ from typing import Any
 
 from pgsluice.console.documents.document_store import DocumentStore
 from pgsluice.console.server.endpoint_table import Call
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 
 
 def check_revision(call: Call, revision: int | None, what: str) -> None:
@@ -17,7 +17,7 @@ def check_revision(call: Call, revision: int | None, what: str) -> None:
         return
     if call.revision is None:
         raise Problem(
-            Kind.REVISION_WANTED, "If-Match is missing", "send the ETag of the revision that you have read, or *", "If-Match"
+            ProblemKind.REVISION_WANTED, "If-Match is missing", "send the ETag of the revision that you have read, or *", "If-Match"
         )
     if call.revision != "*" and call.revision != revision:
         raise stale(what)
@@ -37,5 +37,5 @@ async def delete_named(call: Call, documents: DocumentStore[Any], name: str, wha
 def stale(what: str) -> Problem:
     """Returns the problem after another client's change. ``what`` begins the sentence."""
     return Problem(
-        Kind.STALE, f"{what} of another revision", "read it again, and send the change for the new revision", "If-Match"
+        ProblemKind.STALE, f"{what} of another revision", "read it again, and send the change for the new revision", "If-Match"
     )

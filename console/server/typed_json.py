@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 
 T = TypeVar("T")
 
@@ -173,4 +173,4 @@ def _spoken(kind: Any) -> str:
 
 
 def _malformed(where: str, detail: str, remedy: str = "see the description of the API at /api/v1/openapi.json") -> Problem:
-    return Problem(Kind.MALFORMED, f"{where or 'the body'} {detail}", remedy, where)
+    return Problem(ProblemKind.MALFORMED, f"{where or 'the body'} {detail}", remedy, where)

@@ -71,7 +71,7 @@ _EARLIER = ("describe(oid, boolean)",)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InstallationStep:
     """One statement, and what a reader of the script should know of it."""
 
     comment: str
@@ -99,20 +99,20 @@ class Installation:
         kind = "capture" if self.has_triggers else "notes"
         return f"{group_comment(self.names)}, {kind} {VERSION} of publication {self.names.publication}"
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[InstallationStep]:
         """Yields the steps, for one transaction."""
-        yield Step("The following statements call no function that they replace.", ";\n".join(removal_of_triggers(self.names)))
-        yield Step("The schema of pgsluice's own objects.", self._formatted(owner_sql.HOME))
-        yield Step(
+        yield InstallationStep("The following statements call no function that they replace.", ";\n".join(removal_of_triggers(self.names)))
+        yield InstallationStep("The schema of pgsluice's own objects.", self._formatted(owner_sql.HOME))
+        yield InstallationStep(
             "No other role can replace its contents, and the capture uses no object of another role.",
             owner_sql.GUARD.format(others=others_query(self.names, owner_sql.INSTALLING)),
         )
-        yield Step(
+        yield InstallationStep(
             "The secret that signs messages. Only the owner and the group's role read it; the row is written while the table is"
             "\n-- not logged, so that no publication ever sends it.",
             self._formatted(_SIGNATURE),
         )
-        yield Step(
+        yield InstallationStep(
             "The tables that the group wants, as patterns of LIKE. Not logged, so never published: the replicator fills it when"
             "\n-- it starts. Dropped and created again, so without triggers.",
             self._formatted(
@@ -120,27 +120,29 @@ class Installation:
                 "CREATE UNLOGGED TABLE {pattern} (schema_like text NOT NULL, table_like text NOT NULL)"
             ),
         )
-        yield Step("Default privileges may have given these tables to others.", self._formatted(_PRIVATE))
+        yield InstallationStep("Default privileges may have given these tables to others.", self._formatted(_PRIVATE))
         yield from self.pattern_steps()
         earlier = [f"DROP FUNCTION IF EXISTS {signature}" for signature in _signatures(self.names, _EARLIER)]
-        yield Step("Functions of earlier versions, which this version replaces.", ";\n".join(earlier))
+        yield InstallationStep("Functions of earlier versions, which this version replaces.", ";\n".join(earlier))
         for meaning, text in _FUNCTIONS.values():
-            yield Step(meaning, self._formatted(text).strip())
-        yield Step("Only the owner can call them,", ";\n".join(self._revocations()))
-        yield Step("except for those that the group's role needs.", ";\n".join(self._grants()))
+            yield InstallationStep(meaning, self._formatted(text).strip())
+        yield InstallationStep("Only the owner can call them,", ";\n".join(self._revocations()))
+        yield InstallationStep("except for those that the group's role needs.", ";\n".join(self._grants()))
         for noun, event in _EVENTS.items() if self.has_triggers else ():
-            yield Step(f"Calls the function at {event}, for replicated sessions too.", self._event_trigger(noun, event))
+            yield InstallationStep(
+                f"Calls the function at {event}, for replicated sessions too.", self._event_trigger(noun, event)
+            )
         function = self._of("ddl")
-        yield Step("Which version this is.", f"COMMENT ON FUNCTION {function}() IS {_literal(self.comment)}")
+        yield InstallationStep("Which version this is.", f"COMMENT ON FUNCTION {function}() IS {_literal(self.comment)}")
 
-    def pattern_steps(self) -> Iterator[Step]:
+    def pattern_steps(self) -> Iterator[InstallationStep]:
         """Yields the steps that replace the stored patterns with the group's. The group's role executes them too, at
         each start."""
         rows = ", ".join(f"({_literal(schema)}, {_literal(table)})" for schema, table in self.like_pairs)
         pattern = self._of("pattern")
-        yield Step("", f"DELETE FROM {pattern}")
+        yield InstallationStep("", f"DELETE FROM {pattern}")
         if rows:
-            yield Step("", f"INSERT INTO {pattern} VALUES {rows}")
+            yield InstallationStep("", f"INSERT INTO {pattern} VALUES {rows}")
 
     @property
     def like_pairs(self) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from pgsluice.replicator.membership.publication_watch import (
 )
 from pgsluice.replicator.membership.wanted_tables import find_wanted, report_kept, report_unfit, select_group_tables
 from pgsluice.replicator.snapshot.copy_state import CopyCause, note_membership
-from pgsluice.replicator.source.alteration import Alteration, alter_publication
+from pgsluice.replicator.source.alteration import PublicationAlteration, alter_publication
 from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.publication import (
     Publication,
@@ -106,7 +106,7 @@ class GroupPublication:
             tables = await self._joining(membership, publication, tables)
         left = leaving(membership, publication, tables, away, now())
         self._watch.followed.follow(table.oid for table in tables)
-        alteration = Alteration.between(
+        alteration = PublicationAlteration.between(
             publication, tables, self._settings.publish, is_decoded=has_published, only_joins=only_joins, waits=waits
         )
         publication = await self._align(membership, publication, tables, alteration)
@@ -190,7 +190,7 @@ class GroupPublication:
         membership: Membership,
         publication: Publication,
         tables: Sequence[SourceTable],
-        alteration: Alteration,
+        alteration: PublicationAlteration,
     ) -> Publication:
         """Aligns the group's own publication with the configuration; only checks an administrator's."""
         if not publication.is_made_by(self._names):

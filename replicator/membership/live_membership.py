@@ -14,7 +14,7 @@ from pgsluice.replicator.group_start import Run
 from pgsluice.replicator.membership.dropped_tables import forget_dropped
 from pgsluice.replicator.membership.order_execution import OrderExecution
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
-from pgsluice.replicator.membership.table_changes import AppliedChanges, TableChanges
+from pgsluice.replicator.membership.table_changes import AppliedChanges, MembershipChanges
 from pgsluice.replicator.source.source import Source
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
@@ -38,7 +38,7 @@ class LiveMembership:
         source: Source,
         stream: ChangeStream,
         watch: PublicationWatch,
-        changes: TableChanges,
+        changes: MembershipChanges,
         execution: OrderExecution,
         look: asyncio.Event,
     ) -> None:

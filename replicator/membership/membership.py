@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgsluice.replicator.source.publication import Publication, PublishedTable
-from pgsluice.replicator.source.source import Partition
+from pgsluice.replicator.source.source import TablePartition
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import now
 from pgsluice.shared.broker.record import LsnText, MalformedError, TimeText, malformed, of_fields, pack, unpack
@@ -40,7 +40,7 @@ class Member:
     xmin: str
     row_filter: str
     columns: str
-    partitions: tuple[Partition, ...] | None = None
+    partitions: tuple[TablePartition, ...] | None = None
     chosen_as: tuple[str, ...] = ()
 
     @property

@@ -1,6 +1,6 @@
 """Carries out orders about a group's tables (``shared.broker.table_orders``) in the replicator that streams.
 
-An order changes what is wanted, or names tables whose rows must be copied again; ``TableChanges`` does the rest. After
+An order changes what is wanted, or names tables whose rows must be copied again; ``MembershipChanges`` does the rest. After
 a replicator dies the next one repeats its last step: each step can be repeated.
 """
 
@@ -13,7 +13,7 @@ from typing import assert_never
 
 from pgsluice.replicator.group_start import Run
 from pgsluice.replicator.membership.publication_watch import PublicationWatch
-from pgsluice.replicator.membership.table_changes import AppliedChanges, FollowedTable, TableChanges
+from pgsluice.replicator.membership.table_changes import AppliedChanges, FollowedTable, MembershipChanges
 from pgsluice.replicator.source.tables import parse_member_pattern, parse_pattern
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
@@ -44,7 +44,7 @@ class OrderExecution:
     """The orders in one session."""
 
     def __init__(
-        self, run: Run, bucket: StateBucket, stream: ChangeStream, watch: PublicationWatch, changes: TableChanges
+        self, run: Run, bucket: StateBucket, stream: ChangeStream, watch: PublicationWatch, changes: MembershipChanges
     ) -> None:
         self._run = run
         self._bucket = bucket

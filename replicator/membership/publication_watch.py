@@ -21,7 +21,7 @@ from pgsluice.replicator.membership.membership import (
 )
 from pgsluice.replicator.snapshot.copy_state import CopyCause
 from pgsluice.replicator.source.publication import Publication, check_identity, find_publication, gone
-from pgsluice.replicator.source.source import Partition, Source, attached_partitions, partition_changes, read_partitions
+from pgsluice.replicator.source.source import Source, TablePartition, attached_partitions, partition_changes, read_partitions
 from pgsluice.replicator.source.tables import tables_of
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
@@ -67,7 +67,7 @@ class Attached:
 
     cause: CopyCause
     oids: tuple[int, ...]
-    after: tuple[Partition, ...]
+    after: tuple[TablePartition, ...]
 
 
 class PublicationWatch:

@@ -60,7 +60,7 @@ class FollowedTable:
         return pattern.matches(self.schema, self.table) or pattern.matches(*self.chosen)
 
 
-class TableChanges:
+class MembershipChanges:
     """The changes in one session. ``role`` installs the capture of definitions, "" if there is none."""
 
     def __init__(self, run: Run, bucket: StateBucket, watch: PublicationWatch, role: str) -> None:

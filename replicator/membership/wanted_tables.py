@@ -121,7 +121,7 @@ async def _find_wanted(
     if publication is not None and is_administrators:
         operations = publication.operations
     renamed = [] if membership is None else await _renamed(source, membership)
-    found = _Found({}, {member.chosen_name for member, _ in renamed})
+    found = _FoundTables({}, {member.chosen_name for member, _ in renamed})
     if not wishes.configured:
         found.take(await _tables_of_publication(source, names, publication))
     absent = [error for pattern in wishes.configured if (error := await found.look(source, pattern, wishes)) is not None]
@@ -142,7 +142,7 @@ async def _find_wanted(
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundTables:
     """The tables found so far. ``former_names`` are the earlier names of renamed tables."""
 
     tables: dict[int, SourceTable]

@@ -53,7 +53,7 @@ log = telemetry.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLook:
+class SourceState:
     """None for missing or hidden values. ``open`` counts open transactions that have written, ``known`` the ones whose
     age this role may know; ``oldest_s`` is the highest age."""
 
@@ -94,7 +94,7 @@ class SourceWatch:
         self._settings = settings
         self._slot = names.slot
         self._source: Source | None = None
-        self._found: SourceLook | None = None
+        self._found: SourceState | None = None
         self._found_at = 0.0
         self._news = RetryNews()
         self._looks = AskedLooks()
@@ -108,7 +108,7 @@ class SourceWatch:
         found = self._looked()
         return [] if found is None else found.samples()
 
-    def _looked(self) -> SourceLook | None:
+    def _looked(self) -> SourceState | None:
         self._looks.ask()
         return self._found if time.monotonic() - self._found_at < STALE_S else None
 
@@ -136,10 +136,10 @@ class SourceWatch:
                 log.info("the source cannot be asked for metrics, trying again", reason=str(error) or "no answer")
             await self._close()
 
-    async def _look(self) -> SourceLook:
+    async def _look(self) -> SourceState:
         if self._source is None:
             self._source = await Source.connect(self._settings)
-        found = await self._source.rows_of(SourceLook, "looking up the slot for metrics", _LOOK, [self._slot])
+        found = await self._source.rows_of(SourceState, "looking up the slot for metrics", _LOOK, [self._slot])
         if not found:
             raise TransientError("the source returned no state of the slot", cause=Cause.SOURCE)
         return found[0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from pgsluice.replicator.pipelines.key_operators import Comparison, KeyOperators
+from pgsluice.replicator.pipelines.key_operators import KeyComparison, KeyOperators
 from pgsluice.shared.wire.table import Column
 
 MOST_BUCKETS = 1 << 18
@@ -80,7 +80,7 @@ class KeysOf:
             operators.compared(
                 column.name,
                 sql.SQL("kept.{}").format(sql.Identifier(column.name)),
-                Comparison.EQUAL,
+                KeyComparison.EQUAL,
                 sql.SQL("given.{}::{}").format(name, sql.SQL(column.type_name)),
             )
             for column, name in zip(types, names, strict=True)

@@ -40,7 +40,7 @@ OPERATORS: LiteralString = """
 the operators of pg_catalog compare these by the classes of their elements."""
 
 
-class Comparison(enum.IntEnum):
+class KeyComparison(enum.IntEnum):
     """The strategies of a B-tree (manual: "Index Method Strategies")."""
 
     LESS = 1
@@ -50,22 +50,26 @@ class Comparison(enum.IntEnum):
     GREATER = 5
 
     @property
-    def strict(self) -> Comparison:
+    def strict(self) -> KeyComparison:
         """The comparison without equality."""
-        return {Comparison.LESS_OR_EQUAL: Comparison.LESS, Comparison.GREATER_OR_EQUAL: Comparison.GREATER}.get(self, self)
+        return {KeyComparison.LESS_OR_EQUAL: KeyComparison.LESS, KeyComparison.GREATER_OR_EQUAL: KeyComparison.GREATER}.get(
+            self, self
+        )
 
     @property
-    def weak(self) -> Comparison:
+    def weak(self) -> KeyComparison:
         """The comparison that includes equality."""
-        return {Comparison.LESS: Comparison.LESS_OR_EQUAL, Comparison.GREATER: Comparison.GREATER_OR_EQUAL}.get(self, self)
+        return {KeyComparison.LESS: KeyComparison.LESS_OR_EQUAL, KeyComparison.GREATER: KeyComparison.GREATER_OR_EQUAL}.get(
+            self, self
+        )
 
 
 _BUILT_IN = {
-    Comparison.LESS: "<",
-    Comparison.LESS_OR_EQUAL: "<=",
-    Comparison.EQUAL: "=",
-    Comparison.GREATER_OR_EQUAL: ">=",
-    Comparison.GREATER: ">",
+    KeyComparison.LESS: "<",
+    KeyComparison.LESS_OR_EQUAL: "<=",
+    KeyComparison.EQUAL: "=",
+    KeyComparison.GREATER_OR_EQUAL: ">=",
+    KeyComparison.GREATER: ">",
 }
 
 Operator = tuple[str, str]
@@ -86,12 +90,12 @@ class KeyOperators:
             found[columns[place - 1]][strategy] = schema, name
         return cls(found)
 
-    def compared(self, column: str, left: sql.Composable, comparison: Comparison, right: sql.Composable) -> sql.Composable:
+    def compared(self, column: str, left: sql.Composable, comparison: KeyComparison, right: sql.Composable) -> sql.Composable:
         """Returns the comparison of two values of the column's type."""
         return sql.SQL("{} {} {}").format(left, _spelled(self._operator(column, comparison)), right)
 
     def rows_compared(
-        self, columns: Sequence[str], left: Sequence[sql.Composable], comparison: Comparison, right: Sequence[sql.Composable]
+        self, columns: Sequence[str], left: Sequence[sql.Composable], comparison: KeyComparison, right: Sequence[sql.Composable]
     ) -> sql.Composable:
         """Returns the comparison of two rows of these columns, in their order. Where all operators are the same, it is one
         comparison of rows, which an index on the columns serves as a whole."""
@@ -101,18 +105,18 @@ class KeyOperators:
             rows = [sql.SQL("ROW({})").format(comma.join(values)) for values in (left, right)]
             return sql.SQL("{} {} {}").format(rows[0], _spelled(operators.pop()), rows[1])
         terms = list(zip(columns, left, right, strict=True))
-        if comparison is Comparison.EQUAL:
+        if comparison is KeyComparison.EQUAL:
             return sql.SQL(" AND ").join(self.compared(column, a, comparison, b) for column, a, b in terms)
         column, a, b = terms[-1]
         compared = self.compared(column, a, comparison, b)
         for column, a, b in reversed(terms[:-1]):
             compared = sql.SQL("({} OR ({} AND {}))").format(
-                self.compared(column, a, comparison.strict, b), self.compared(column, a, Comparison.EQUAL, b), compared
+                self.compared(column, a, comparison.strict, b), self.compared(column, a, KeyComparison.EQUAL, b), compared
             )
         column, a, b = terms[0]
         return sql.SQL("({} AND {})").format(self.compared(column, a, comparison.weak, b), compared)  # an index serves that one
 
-    def _operator(self, column: str, comparison: Comparison) -> Operator:
+    def _operator(self, column: str, comparison: KeyComparison) -> Operator:
         return self.by_column[column].get(comparison, ("pg_catalog", _BUILT_IN[comparison]))
 
 

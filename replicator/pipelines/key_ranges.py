@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from pgsluice.replicator.pipelines.key_operators import Comparison, KeyOperators
+from pgsluice.replicator.pipelines.key_operators import KeyComparison, KeyOperators
 from pgsluice.replicator.pipelines.pipeline import Pipeline, WriteMode
 from pgsluice.shared.pipelines.run_records import Key, RangeRecord
 from pgsluice.shared.wire.table import Column, Table
@@ -51,7 +51,7 @@ class QuerySql:
         )
         before = [sql.SQL("lag({}) OVER w").format(name) for name in names]
         same = sql.SQL(" AND ").join(
-            self.operators.compared(column, name, Comparison.EQUAL, value)
+            self.operators.compared(column, name, KeyComparison.EQUAL, value)
             for column, name, value in reversed(list(zip(self.pipeline.cursor, names, before, strict=True)))
         )
         plain = sql.SQL(", ").join(names)
@@ -148,26 +148,26 @@ class QuerySql:
 
     def _in_range(self, wanted: RowsWanted, each: RangeRecord) -> sql.Composable:
         if each.is_row:
-            conditions = [self._compared(Comparison.EQUAL, each.last)]
+            conditions = [self._compared(KeyComparison.EQUAL, each.last)]
             if each.is_replayed:
                 conditions.append(sql.SQL("NOT ({})").format(self._wanted(wanted)))
         else:
-            conditions = [self._wanted(wanted), self._compared(Comparison.LESS_OR_EQUAL, each.last)]
+            conditions = [self._wanted(wanted), self._compared(KeyComparison.LESS_OR_EQUAL, each.last)]
         if each.after:
-            conditions.append(self._compared(Comparison.GREATER, each.after))
+            conditions.append(self._compared(KeyComparison.GREATER, each.after))
         return sql.SQL(" AND ").join(conditions)
 
     def is_after(self, key: Key, other: Key) -> str:
         """Condition: ``key`` is greater than ``other``."""
         cursor = self.pipeline.cursor
-        compared = self.operators.rows_compared(cursor, self._literals(key), Comparison.GREATER, self._literals(other))
+        compared = self.operators.rows_compared(cursor, self._literals(key), KeyComparison.GREATER, self._literals(other))
         return sql.SQL("SELECT {}").format(compared).as_string(None)
 
     def is_at_or_before(self, value: str, other: str) -> str:
         """Condition: one incremental key is less than or equal to another."""
         first = self._cursor_columns[0]
         values = _literal(first, value), _literal(first, other)
-        compared = self.operators.compared(first.name, values[0], Comparison.LESS_OR_EQUAL, values[1])
+        compared = self.operators.compared(first.name, values[0], KeyComparison.LESS_OR_EQUAL, values[1])
         return sql.SQL("SELECT {}").format(compared).as_string(None)
 
     def earlier(self, value: str, overlap: str, kind: str) -> str:
@@ -197,20 +197,20 @@ class QuerySql:
         conditions: list[sql.Composable] = [sql.SQL("true")]
         first = self._cursor_columns[0]
         if wanted.reread_from:
-            conditions.append(self._incremental(Comparison.GREATER_OR_EQUAL, _literal(first, wanted.reread_from)))
+            conditions.append(self._incremental(KeyComparison.GREATER_OR_EQUAL, _literal(first, wanted.reread_from)))
         elif wanted.after:
-            conditions.append(self._compared(Comparison.GREATER, wanted.after))
+            conditions.append(self._compared(KeyComparison.GREATER, wanted.after))
         if wanted.before:
-            conditions.append(self._incremental(Comparison.LESS, _literal(first, wanted.before)))
+            conditions.append(self._incremental(KeyComparison.LESS, _literal(first, wanted.before)))
         if self.pipeline.skips_nulls:
             conditions += [sql.SQL("{} IS NOT NULL").format(sql.Identifier(name)) for name in self.pipeline.cursor]
         return sql.SQL(" AND ").join(conditions)
 
-    def _incremental(self, comparison: Comparison, value: sql.Composable) -> sql.Composable:
+    def _incremental(self, comparison: KeyComparison, value: sql.Composable) -> sql.Composable:
         name = self.pipeline.cursor[0]
         return self.operators.compared(name, sql.Identifier(name), comparison, value)
 
-    def _compared(self, comparison: Comparison, key: Key) -> sql.Composable:
+    def _compared(self, comparison: KeyComparison, key: Key) -> sql.Composable:
         cursor = self.pipeline.cursor
         return self.operators.rows_compared(cursor, [*map(sql.Identifier, cursor)], comparison, self._literals(key))
 

@@ -52,9 +52,9 @@ from pgsluice.replicator.pipelines.reconciliation import (
     seemingly_gone,
     source_keys,
 )
-from pgsluice.replicator.pipelines.resumption import Resumption
+from pgsluice.replicator.pipelines.resumption import RunResumption
 from pgsluice.replicator.pipelines.run_letters import RunLetters
-from pgsluice.replicator.pipelines.run_planning import Asked, Planned, RunPlanning
+from pgsluice.replicator.pipelines.run_planning import Planned, RunPlanning, WantedRun
 from pgsluice.replicator.pipelines.run_ranges import RunRanges
 from pgsluice.replicator.pipelines.run_retries import tried
 from pgsluice.replicator.pipelines.run_steps import bound
@@ -121,7 +121,7 @@ def run(
     """
     check_modules(pipeline.name, pipeline.steps, settings.steps_modules)
     check_comparable(pipeline, reconciling)
-    asked = Asked(full, request, reconciling)
+    asked = WantedRun(full, request, reconciling)
     return asyncio.run(tried(pipeline, lambda: _run(settings, pipeline, asked, wait=wait)))
 
 
@@ -136,7 +136,7 @@ async def planned(settings: PipelineSettings, pipeline: Pipeline, *, full: bool)
     async with connected(settings.nats, f"pgsluice run {pipeline.name}") as client, AsyncExitStack() as closing:
         check_domain(settings.placement, client)
         opened = await _Opened.open(settings, pipeline, client, closing)
-        found = await opened.plan(Asked(full))
+        found = await opened.plan(WantedRun(full))
         ranges = len(found.run.ranges)
         columns = tuple((column.name, column.type_name) for column in opened.table.columns)
         return RunPlan(found.run.is_full, found.run.attempt > 1, found.run.rows, ranges, columns)
@@ -152,7 +152,7 @@ async def examine(settings: PipelineSettings, pipeline: Pipeline, client: Client
             await measured_border(opened.reader, opened.query, opened.transactions, "")
 
 
-async def _run(settings: PipelineSettings, pipeline: Pipeline, asked: Asked, *, wait: bool) -> RunRecord:
+async def _run(settings: PipelineSettings, pipeline: Pipeline, asked: WantedRun, *, wait: bool) -> RunRecord:
     async with connected(settings.nats, f"pgsluice run {pipeline.name}") as client:
         check_domain(settings.placement, client)
         async with AsyncExitStack() as closing:
@@ -218,7 +218,7 @@ async def _reconcile(
         return await opened.delete(gone, force=asked.force)
 
 
-async def _ended_for(bucket: StateBucket, asked: Asked) -> RunRecord | None:
+async def _ended_for(bucket: StateBucket, asked: WantedRun) -> RunRecord | None:
     """Returns the run of the request, if it is over: finished by an executor that died since, or cancelled."""
     record = await load_pipeline(bucket) if asked.request or asked.begun else None
     found = None if record is None else next(filter(asked.is_for, reversed(record.runs)), None)
@@ -290,7 +290,7 @@ class _Opened:
     def bucket(self) -> StateBucket:
         return StateBucket(self.client, self.names)
 
-    async def run(self, asked: Asked, locked: Source) -> RunRecord:
+    async def run(self, asked: WantedRun, locked: Source) -> RunRecord:
         """Runs until done; stops if the lock that ``locked`` holds is lost."""
         letters = await RunLetters.read(self.client, self.names)
         planned = await self._without_left_ranges((await self.plan(asked)).with_rows(letters.asked_again), letters)
@@ -350,7 +350,7 @@ class _Opened:
         log.info("reconciled", pipeline=self.pipeline.name, deleted=len(gone.keys), rows_read=gone.rows_read, rows=gone.rows)
         return last_sequence
 
-    async def plan(self, asked: Asked) -> Planned:
+    async def plan(self, asked: WantedRun) -> Planned:
         """Plans what to read. Changes nothing."""
         fingerprint = self.pipeline.fingerprint(self.table, f"{self.system_id}/{self.database}")
         second = QueryReader(self.keeper.connection, self.pipeline)
@@ -373,8 +373,8 @@ class _Opened:
         return Planned(record, run).with_ranges(ranges)
 
     @property
-    def _resumption(self) -> Resumption:
-        return Resumption(self.client, self.names, self.system_id, self.table)
+    def _resumption(self) -> RunResumption:
+        return RunResumption(self.client, self.names, self.system_id, self.table)
 
     async def _publish(self, ranges: RunRanges) -> None:
         record, run = ranges.planned.record, ranges.planned.run

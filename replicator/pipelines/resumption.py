@@ -21,7 +21,7 @@ from pgsluice.shared.wire.snapshot_message import SnapshotHeaders, encode_table
 from pgsluice.shared.wire.table import Table
 
 
-class Resumption:
+class RunResumption:
     """The resumption of one pipeline, whose runs no other process may begin meanwhile."""
 
     def __init__(self, client: Client, names: GroupNames, system_id: str, table: Table) -> None:

@@ -40,7 +40,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WantedRun:
     full: bool
     request: str = ""
     reconciling: Reconciling = NO_RECONCILING
@@ -63,7 +63,7 @@ class RunPlanning:
     bucket: StateBucket
     fingerprint: str
 
-    async def plan(self, asked: Asked) -> Planned:
+    async def plan(self, asked: WantedRun) -> Planned:
         """Raises PgsluiceError with what a run would refuse."""
         full, pipeline = asked.full, self.query.pipeline
         record = await self._record()

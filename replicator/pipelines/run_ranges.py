@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pgsluice.replicator.pipelines.key_ranges import RowsWanted
 from pgsluice.replicator.pipelines.query_reader import QueryReader
 from pgsluice.replicator.pipelines.range_copy import PublishingRun, unreadable_error
-from pgsluice.replicator.pipelines.resumption import Resumption
+from pgsluice.replicator.pipelines.resumption import RunResumption
 from pgsluice.replicator.pipelines.run_planning import Planned
 from pgsluice.replicator.snapshot.copy_task_messages import RangeOutcome, RangeStatus
 from pgsluice.replicator.snapshot.dead_rows import RowLetters
@@ -45,7 +45,7 @@ class RunRanges:
     """``planned`` is what is left to be read, as it is stored. ``reader`` is under the run's snapshot."""
 
     def __init__(
-        self, bucket: StateBucket, keeper: SnapshotKeeper, reader: QueryReader, resumption: Resumption, planned: Planned
+        self, bucket: StateBucket, keeper: SnapshotKeeper, reader: QueryReader, resumption: RunResumption, planned: Planned
     ) -> None:
         self.planned = planned
         self._bucket = bucket

@@ -9,7 +9,7 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.pipelines.run_records import RunState
-from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, Wish
+from pgsluice.shared.pipelines.run_requests import RUN_REQUESTS, RunWish
 
 LOOK_INTERVAL_S = 1.0
 
@@ -38,25 +38,25 @@ class WishWatch:
 
     async def look_last(self) -> None:
         """Checks for a cancel before the run is finished: one that has read everything has nothing to pause."""
-        if self.ends_as is None and await self._wish() is Wish.CANCEL:
+        if self.ends_as is None and await self._wish() is RunWish.CANCEL:
             self.ends_as = RunState.CANCELLED
 
-    async def _wish(self) -> Wish:
+    async def _wish(self) -> RunWish:
         """Returns no wish while the broker does not answer."""
         try:
             return (await RUN_REQUESTS.load(self._bucket)).wishes(self._run)
         except TransientError as error:
             log.debug("requests about the run cannot be read now", reason=str(error))
-            return Wish.RUN
+            return RunWish.RUN
 
 
-def _end_of(wish: Wish) -> RunState | None:
+def _end_of(wish: RunWish) -> RunState | None:
     match wish:
-        case Wish.RUN:
+        case RunWish.RUN:
             return None
-        case Wish.PAUSE:
+        case RunWish.PAUSE:
             return RunState.PAUSED
-        case Wish.CANCEL:
+        case RunWish.CANCEL:
             return RunState.CANCELLED
         case unreachable:
             assert_never(unreachable)

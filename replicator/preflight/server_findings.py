@@ -61,7 +61,7 @@ class _EmittingFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class SourceServerFacts:
     """``is_streaming``: a process reads the group's slot. ``idle_timeout_s`` is None before PostgreSQL 18,
     ``valid_until`` for a role whose password does not expire."""
 
@@ -76,7 +76,7 @@ class ServerSettings:
 
 async def server_findings(source: Source, facts: SourceFacts, slot: str, needs: SlotNeeds, *, failover: bool) -> list[Finding]:
     """``slot`` is the group's."""
-    [server] = await source.rows_of(ServerSettings, "looking at the settings of the source", _SETTINGS, {"slot": slot})
+    [server] = await source.rows_of(SourceServerFacts, "looking at the settings of the source", _SETTINGS, {"slot": slot})
     if not needs.streams:
         return [*_role(server, facts)]
     found = [*_senders(server, facts, needs), *_kept_wal(server, facts), *_role(server, facts)]
@@ -113,7 +113,7 @@ def _finding(check: str, severity: Severity, fact: str, remedy: str, statements:
     return Finding(check, severity, Subject.SOURCE, fact, remedy, statements)
 
 
-def _senders(server: ServerSettings, facts: SourceFacts, needs: SlotNeeds) -> Iterator[Finding]:
+def _senders(server: SourceServerFacts, facts: SourceFacts, needs: SlotNeeds) -> Iterator[Finding]:
     """Walsenders: one for the stream, and one for the moment in which a copy takes its snapshot."""
     needed = needs.missing(exists=server.is_streaming)
     free = server.most_senders - server.used_senders
@@ -145,7 +145,7 @@ def _senders(server: ServerSettings, facts: SourceFacts, needs: SlotNeeds) -> It
         )
 
 
-def _kept_wal(server: ServerSettings, facts: SourceFacts) -> Iterator[Finding]:
+def _kept_wal(server: SourceServerFacts, facts: SourceFacts) -> Iterator[Finding]:
     check, name = "source-kept-wal", "max_slot_wal_keep_size"
     cure = setting_cure(facts.provider, name, ADVISED_KEPT, restart=False)
     if server.kept_mb < 0:
@@ -167,7 +167,7 @@ def _kept_wal(server: ServerSettings, facts: SourceFacts) -> Iterator[Finding]:
         yield _finding("source-idle-timeout", Severity.WARNING, fact, cure.remedy, cure.statements)
 
 
-def _role(server: ServerSettings, facts: SourceFacts) -> Iterator[Finding]:
+def _role(server: SourceServerFacts, facts: SourceFacts) -> Iterator[Finding]:
     if server.valid_until is not None:
         statement = f"ALTER ROLE {facts.role} VALID UNTIL 'infinity'"
         fact = f"the password of role {facts.user!r} expires ({server.valid_until}): no start succeeds from then on"

@@ -34,7 +34,7 @@ _LEFT: LiteralString = """
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _LeftObject:
     slot: str | None
     named: str | None
     kept: str | None
@@ -107,11 +107,11 @@ class GroupLook:
 async def left_findings(source: Source, names: GroupNames) -> list[Finding]:
     """Returns findings about slots and publications of other groups without a reader."""
     parameters = {"plugin": PLUGIN, "slot": names.slot, "publication": names.publication}
-    left: Sequence[_Left] = await source.rows_of(_Left, "finding objects that former groups left", _LEFT, parameters)
+    left: Sequence[_LeftObject] = await source.rows_of(_LeftObject, "finding objects that former groups left", _LEFT, parameters)
     return [_left_finding(each) for each in left]
 
 
-def _left_finding(left: _Left) -> Finding:
+def _left_finding(left: _LeftObject) -> Finding:
     group = left.named or (left.slot or "").removeprefix("pgsluice_")
     what = f"publication of group {group!r} has no slot" if left.slot is None else f"no client reads replication slot {left.slot}"
     kept = f", for which the source keeps {left.kept} of WAL" if left.kept else ""

@@ -18,7 +18,7 @@ from pgsluice.replicator.preflight.load_findings import (
 )
 from pgsluice.replicator.preflight.server_findings import emitting_findings, server_findings
 from pgsluice.replicator.preflight.slot_findings import GroupLook
-from pgsluice.replicator.preflight.start import SourceLook, is_bound_elsewhere, streams
+from pgsluice.replicator.preflight.start import SourceCheck, is_bound_elsewhere, streams
 from pgsluice.replicator.preflight.table_findings import table_findings, unlogged_findings
 from pgsluice.replicator.source.catalog import describe_tables
 from pgsluice.replicator.source.slot import SlotNeeds
@@ -59,7 +59,7 @@ async def examine_source(settings: ReplicatorSettings, bucket: StateBucket | Non
     try:
         source = await Source.connect(settings.source)
         try:
-            await _Examination(settings, source, bucket, found, examined).run()
+            await _SourceExamination(settings, source, bucket, found, examined).run()
         finally:
             await source.close()
     except PgsluiceError as error:
@@ -68,7 +68,7 @@ async def examine_source(settings: ReplicatorSettings, bucket: StateBucket | Non
     return examined
 
 
-class _Examination:
+class _SourceExamination:
     def __init__(
         self,
         settings: ReplicatorSettings,
@@ -140,7 +140,7 @@ class _Examination:
         membership = await load_membership(bucket) if bucket is not None and await bucket.exists() else None
         selection = NO_SELECTION if bucket is None else await load_selection(bucket)
         wishes = Wishes.of(self._settings, selection)
-        look = SourceLook(self._settings, self._names, self._source, facts)
+        look = SourceCheck(self._settings, self._names, self._source, facts)
         wanted = await look.tables(wishes, membership)
         if wanted is None:
             self._found.take(look.found)

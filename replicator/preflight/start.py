@@ -44,7 +44,7 @@ async def check_start(settings: ReplicatorSettings, names: GroupNames, source: S
         raise_errors(fitness(facts), "the source")  # the tables of another database mean nothing: start_checks refuses it
         return facts
     membership = await load_membership(bucket) if await bucket.exists() else None
-    look = SourceLook(settings, names, source, facts)
+    look = SourceCheck(settings, names, source, facts)
     wanted = await look.tables(Wishes.of(settings, await load_selection(bucket)), membership)
     raise_errors(look.found if wanted is None else await look.all_of(wanted.tables, membership), "the source")
     for finding in look.found:
@@ -62,7 +62,7 @@ async def is_bound_elsewhere(names: GroupNames, source: Source, facts: SourceFac
     return (entry.value.system_id, entry.value.database, entry.value.publication) != here
 
 
-class SourceLook:
+class SourceCheck:
     """One check of the conditions of a start. ``found`` grows with each step; a step without its precondition checks
     nothing."""
 

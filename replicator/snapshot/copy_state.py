@@ -44,7 +44,7 @@ class CopyCause:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
+class CopyResumption:
     """``records`` are the selected tables. ``changed`` are the ones among them to store, being new or taken up again;
     ``left`` are records to store of tables that are no longer selected."""
 
@@ -53,7 +53,7 @@ class Resumption:
     left: list[TableRecord]
 
 
-def resume_copy(content: LedgerContent, tables: Collection[SourceTable], wishes: CopyWishes) -> Resumption:
+def resume_copy(content: LedgerContent, tables: Collection[SourceTable], wishes: CopyWishes) -> CopyResumption:
     """A table that is finished stays so, unless its changes were not all published since; one that is errored is taken up again
     only when asked for."""
     records, changed = [], []
@@ -69,7 +69,7 @@ def resume_copy(content: LedgerContent, tables: Collection[SourceTable], wishes:
     names = {table.qualified_name for table in tables}
     gone = [record for record in content.tables.values() if record.oid not in selected]
     left = [leave(record, is_replaced=record.qualified_name in names) for record in gone]
-    return Resumption(records, changed, [new for new, old in zip(left, gone, strict=True) if new != old])
+    return CopyResumption(records, changed, [new for new, old in zip(left, gone, strict=True) if new != old])
 
 
 def _first_attempt(content: LedgerContent, table: SourceTable, wishes: CopyWishes) -> TableRecord:

@@ -31,7 +31,7 @@ _CHANGED: LiteralString = """
 
 
 @dataclass(frozen=True, slots=True)
-class Alteration:
+class PublicationAlteration:
     """The changes from the group's publication to the wanted one. ``locked`` are tables for which decoding may know the
     current one: joining tables, and all of them when its options change. ``schemas`` were added by another role.
     ``is_decoded``: there is a slot. Without ``waits`` it is made only if all of them are free."""
@@ -54,7 +54,7 @@ class Alteration:
         is_decoded: bool,
         only_joins: bool = False,
         waits: bool = True,
-    ) -> Alteration:
+    ) -> PublicationAlteration:
         """Compares. ``only_joins``: tables other than ``tables`` stay for now."""
         wanted, named = {table.oid for table in tables}, {table.oid for table in publication.tables if table.is_named}
         joining = [table for table in tables if table.oid not in named]
@@ -77,7 +77,7 @@ class Alteration:
     def __bool__(self) -> bool:
         return bool(self.joining or self.leaving or self.schemas or self.operations is not None)
 
-    def in_pieces(self) -> list[Alteration]:
+    def in_pieces(self) -> list[PublicationAlteration]:
         """Alterations that do the same one after the other, each with few locks. One of the options locks all tables."""
         if self.operations is not None or len(self.joining) + len(self.leaving) <= PIECE:
             return [self]
@@ -103,7 +103,7 @@ class Alteration:
 
 
 async def alter_publication(
-    source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]], pauses: Pauses
+    source: Source, names: GroupNames, alteration: PublicationAlteration, note: Callable[[str], Awaitable[None]], pauses: Pauses
 ) -> None:
     """Alters it when no transaction that has written to the locked tables is open: decoding, on servers older than
     spring 2025, continues with such a transaction's view of the publication, and leaves out its later changes.
@@ -122,7 +122,9 @@ async def alter_publication(
             await alter()
 
 
-async def _alter(source: Source, names: GroupNames, alteration: Alteration, note: Callable[[str], Awaitable[None]]) -> None:
+async def _alter(
+    source: Source, names: GroupNames, alteration: PublicationAlteration, note: Callable[[str], Awaitable[None]]
+) -> None:
     doing = f"changing publication {names.publication}"
     statements = alteration.statements(sql.Identifier(names.publication))
     async with source.transaction(doing):

@@ -58,7 +58,7 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _PublicationRow:
     oid: int
     xmin: str
     lsn: str
@@ -143,7 +143,7 @@ _DOING = "looking up the publication"
 async def find_publication(source: Source, names: GroupNames) -> Publication | None:
     is_new = source.major_version >= SCHEMAS_SINCE
     schemas = _SCHEMAS if is_new else "'{}'::text[]"
-    found = await source.rows_of(_Row, _DOING, _PUBLICATION.format(schemas=schemas), [names.publication])
+    found = await source.rows_of(_PublicationRow, _DOING, _PUBLICATION.format(schemas=schemas), [names.publication])
     if not found:
         return None
     [row] = found

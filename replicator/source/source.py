@@ -77,7 +77,7 @@ _SYSTEM_ID: LiteralString = "SELECT system_identifier::text FROM pg_control_syst
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class TablePartition:
     """``attached`` is the transaction that made it a partition; ``is_born``: it also made the table, which was empty."""
 
     oid: int
@@ -87,7 +87,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _PartitionRow:
     root: int
     oid: int
     name: str
@@ -95,13 +95,13 @@ class _Row:
     is_born: bool
 
 
-async def read_partitions(source: Source, roots: Collection[int]) -> dict[int, tuple[Partition, ...]]:
+async def read_partitions(source: Source, roots: Collection[int]) -> dict[int, tuple[TablePartition, ...]]:
     """Returns every partition below each root, partitioned ones included; none of a root that is gone."""
     if not roots:
         return {}
-    trees: defaultdict[int, list[Partition]] = defaultdict(list)
-    for row in await source.rows_of(_Row, "looking up partitions", _TREES, [list(roots)]):
-        trees[row.root].append(Partition(row.oid, row.name, row.attached, row.is_born))
+    trees: defaultdict[int, list[TablePartition]] = defaultdict(list)
+    for row in await source.rows_of(_PartitionRow, "looking up partitions", _TREES, [list(roots)]):
+        trees[row.root].append(TablePartition(row.oid, row.name, row.attached, row.is_born))
     return {root: tuple(trees[root]) for root in roots}
 
 
@@ -132,13 +132,13 @@ async def hold_rows(source: Source, oids: Collection[int]) -> bool:
         return True
 
 
-def attached_partitions(before: Sequence[Partition], after: Sequence[Partition]) -> list[Partition]:
+def attached_partitions(before: Sequence[TablePartition], after: Sequence[TablePartition]) -> list[TablePartition]:
     """Returns the partitions of ``after`` that may have held rows, or had changes, that the targets did not receive."""
     earlier = {partition.oid: partition.attached for partition in before}
     return [each for each in after if earlier.get(each.oid) != each.attached and (each.oid in earlier or not each.is_born)]
 
 
-def partition_changes(before: Sequence[Partition], after: Sequence[Partition]) -> list[str]:
+def partition_changes(before: Sequence[TablePartition], after: Sequence[TablePartition]) -> list[str]:
     """Returns changes that the targets received no message about, each as the end of a sentence that begins with the
     root's name."""
     earlier = {partition.oid: partition for partition in before}

@@ -78,7 +78,7 @@ _TYPES: LiteralString = f"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
+class _UserTypeRow:
     """``made_of`` are the types that it needs. ``is_users``: it is reported; arrays and multiranges come with others."""
 
     oid: int
@@ -95,13 +95,13 @@ class _Row:
 async def read_user_types(source: Source, tables: Sequence[Table]) -> list[UserType]:
     """Returns each type once, after the types that it is made of."""
     oids = sorted({column.type_oid for table in tables for column in table.columns})
-    rows = await source.rows_of(_Row, "looking up the types", _TYPES, [oids])
+    rows = await source.rows_of(_UserTypeRow, "looking up the types", _TYPES, [oids])
     by_oid, wanted = {row.oid: row for row in rows}, set(oids)
     found = dict.fromkeys(row for first in rows if first.oid in wanted for row in _in_order(first, by_oid))
     return [UserType(row.name, row.schema, row.extension, _creations(row), tuple(row.checks)) for row in found if row.is_users]
 
 
-def _in_order(row: _Row, by_oid: Mapping[int, _Row]) -> Iterator[_Row]:
+def _in_order(row: _UserTypeRow, by_oid: Mapping[int, _UserTypeRow]) -> Iterator[_UserTypeRow]:
     """Yields a type after its parts; an extension's types come with the extension."""
     if not row.extension:
         for oid in row.made_of:
@@ -109,7 +109,7 @@ def _in_order(row: _Row, by_oid: Mapping[int, _Row]) -> Iterator[_Row]:
     yield row
 
 
-def _creations(row: _Row) -> tuple[str, ...]:
+def _creations(row: _UserTypeRow) -> tuple[str, ...]:
     schema = sql.Identifier(row.schema).as_string()
     schemas = dict.fromkeys([row.schema, row.multirange_schema or row.schema])
     made = tuple(schema_creation(sql.Identifier(name).as_string()) for name in schemas if name != "public")

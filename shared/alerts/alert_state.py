@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pgsluice.shared.alerts.alert_overrides import Silence
-from pgsluice.shared.alerts.conditions import AlertName, Condition, Findings, Severity
+from pgsluice.shared.alerts.conditions import AlertFindings, AlertName, AlertSeverity, Condition
 from pgsluice.shared.broker.record import TimeText
 
 ALERTS_KEY = "alerts"
@@ -28,7 +28,7 @@ class AlertRecord:
 
     alert: AlertName
     subject: str
-    severity: Severity
+    severity: AlertSeverity
     fact: str
     remedy: str
     since: TimeText
@@ -71,7 +71,9 @@ class AlertPolicy:
         return any(silence.covers(alert, subject, now) for silence in self.silences)
 
 
-def advance(alerts: Iterable[AlertRecord], findings: Findings, now: datetime, policy: AlertPolicy) -> tuple[AlertRecord, ...]:
+def advance(
+    alerts: Iterable[AlertRecord], findings: AlertFindings, now: datetime, policy: AlertPolicy
+) -> tuple[AlertRecord, ...]:
     """Returns the alerts after a check. Pure."""
     before = {(each.alert, each.subject): each for each in alerts}
     found = {(each.alert, each.subject): each for each in findings.conditions}
@@ -101,7 +103,7 @@ def _is_due(condition: Condition, before: AlertRecord, now: datetime, policy: Al
     return condition.is_told_at_once or _age_s(before.since, now) >= policy.for_s
 
 
-def _gone(alert: AlertRecord, findings: Findings, now: datetime, policy: AlertPolicy) -> Iterator[AlertRecord]:
+def _gone(alert: AlertRecord, findings: AlertFindings, now: datetime, policy: AlertPolicy) -> Iterator[AlertRecord]:
     """Yields nothing once all channels have sent that it is resolved, or if none had sent it."""
     untold = tuple(each for each in alert.untold if each in policy.channels)
     if alert.is_firing and alert.alert in findings.unknown:

@@ -24,7 +24,7 @@ from nats.aio.client import Client
 from pgsluice.shared import telemetry
 from pgsluice.shared.alerts.alert_overrides import OVERRIDES, TEST_KEY, AlertTest
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertPolicy, AlertRecord, AlertsRecord, advance
-from pgsluice.shared.alerts.conditions import AlertName, Severity, find_conditions
+from pgsluice.shared.alerts.conditions import AlertName, AlertSeverity, find_conditions
 from pgsluice.shared.alerts.delivery import Channel, alert_content, channels
 from pgsluice.shared.alerts.facts import gather_facts
 from pgsluice.shared.broker.bucket import StateBucket
@@ -218,4 +218,4 @@ class AlertWatch:
 
 def _test_alert(test: AlertTest) -> AlertRecord:
     fact = f"{test.by or 'somebody'} asked whether alerts arrive"
-    return AlertRecord(AlertName.TEST, "alerts", Severity.WARNING, fact, "no action is needed: they arrive", test.asked_at)
+    return AlertRecord(AlertName.TEST, "alerts", AlertSeverity.WARNING, fact, "no action is needed: they arrive", test.asked_at)

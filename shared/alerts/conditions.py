@@ -46,7 +46,7 @@ class AlertName(StrEnum):
     """No problem: an operator tests whether alerts arrive."""
 
 
-class Severity(StrEnum):
+class AlertSeverity(StrEnum):
     """CRITICAL: data is lost, or will be, or nothing continues until an operator acts."""
 
     WARNING = "warning"
@@ -82,8 +82,8 @@ class Condition:
     remedy: str = ""
 
     @property
-    def severity(self) -> Severity:
-        return Severity.CRITICAL if self.alert in _CRITICAL else Severity.WARNING
+    def severity(self) -> AlertSeverity:
+        return AlertSeverity.CRITICAL if self.alert in _CRITICAL else AlertSeverity.WARNING
 
     @property
     def is_told_at_once(self) -> bool:
@@ -110,14 +110,14 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class AlertFindings:
     """``unknown`` are alerts that this check could not evaluate."""
 
     conditions: tuple[Condition, ...]
     unknown: frozenset[AlertName] = frozenset()
 
 
-def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
+def find_conditions(facts: GroupFacts, longest_lag_s: float) -> AlertFindings:
     """Pure."""
     conditions = [
         *_halt(facts.halt),
@@ -132,7 +132,7 @@ def find_conditions(facts: GroupFacts, longest_lag_s: float) -> Findings:
         *(_paused(identifier, reason) for identifier, reason in sorted(facts.paused_subscriptions.items())),
     ]
     unknown = frozenset({AlertName.SLOT_LOST, AlertName.SLOT_AT_RISK} if facts.slot is None else ())
-    return Findings(tuple(conditions), unknown)
+    return AlertFindings(tuple(conditions), unknown)
 
 
 def find_shortages(slot: SlotRecord | None, streams: Mapping[str, StreamState]) -> list[Condition]:

@@ -75,7 +75,7 @@ async def examined_broker(
             examined.findings.take([Finding.of(error, "nats-connection", Subject.NATS)])
     try:
         if examined.client is not None:
-            await _Examination(examined.client, settings, names, stream, examined.findings, complaints).run(copies=copies)
+            await _BrokerExamination(examined.client, settings, names, stream, examined.findings, complaints).run(copies=copies)
         yield examined
     finally:
         if examined.client is not None:
@@ -104,7 +104,7 @@ def permission_finding(
     )
 
 
-class _Examination:
+class _BrokerExamination:
     def __init__(
         self,
         client: Client,

@@ -166,7 +166,7 @@ _Change = tuple[str, Position]
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundLetters:
     """All that the stream holds about one change, in its order."""
 
     letters: list[StoredLetter] = field(default_factory=list)
@@ -186,8 +186,8 @@ class _Found:
         return replace(newest, is_queued=newest.is_queued or is_asked, places=places, others=others)
 
 
-def _by_change(messages: Sequence[StoredMessage]) -> dict[_Change, _Found]:
-    found: defaultdict[_Change, _Found] = defaultdict(_Found)
+def _by_change(messages: Sequence[StoredMessage]) -> dict[_Change, _FoundLetters]:
+    found: defaultdict[_Change, _FoundLetters] = defaultdict(_FoundLetters)
     open_chunks: dict[str, list[StoredMessage]] = {}
     for message in messages:
         subject, chunk = message.headers["Nats-Subject"], chunk_of(message.headers)

@@ -36,7 +36,7 @@ _WORKER_PREFIX = "definitions."
 _REMEDY = "delete the key: schema changes are recorded again from now on"
 
 
-class Outcome(enum.StrEnum):
+class DefinitionOutcome(enum.StrEnum):
     """A worker's action for a definition, as shown to users."""
 
     APPLIED = "applied"
@@ -137,7 +137,7 @@ class OutcomesRecord:
 class NotedOutcome:
     """A worker's actions for one definition, whose parts may have different outcomes. ``at`` is RFC 3339."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[DefinitionOutcome, ...]
     at: str
 
 
@@ -222,8 +222,8 @@ def _definition(position: str, committed_at: str, tag: str, oid: int, name: str,
     )
 
 
-def _outcomes(said: list[str]) -> tuple[Outcome, ...]:
-    return tuple(map(Outcome, said))
+def _outcomes(said: list[str]) -> tuple[DefinitionOutcome, ...]:
+    return tuple(map(DefinitionOutcome, said))
 
 
 def _count(counted: tuple[int, str]) -> Count:

@@ -13,14 +13,23 @@ from dataclasses import dataclass, field
 import yaml
 
 from pgsluice.shared.config.kinds import Raw
-from pgsluice.shared.config.yaml_nodes import OF_FILES, Document, Extent, InvalidYamlError, compose, is_null, line_of, read_text
+from pgsluice.shared.config.yaml_nodes import (
+    OF_FILES,
+    Extent,
+    InvalidYamlError,
+    YamlDocument,
+    compose,
+    is_null,
+    line_of,
+    read_text,
+)
 from pgsluice.shared.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfigEntry:
     """The line and value of one key. ``raw`` is None for a key without a value. Values are kept out of ``repr``."""
 
     line: int
@@ -32,7 +41,7 @@ class ConfigFile:
     """One file's top-level keys, each at most once. ``problems`` are the things wrong with it that leave the rest readable."""
 
     path: str
-    entries: dict[str, Entry]
+    entries: dict[str, ConfigEntry]
     problems: tuple[UsageError, ...]
 
 
@@ -63,17 +72,17 @@ def parse_config_file(path: str, text: str, most: Extent = OF_FILES) -> ConfigFi
     return _entries(path, root, document)
 
 
-def _entries(path: str, root: yaml.MappingNode, document: Document) -> ConfigFile:
+def _entries(path: str, root: yaml.MappingNode, document: YamlDocument) -> ConfigFile:
     first_lines = {id(repeated.key): repeated.first_line for repeated in document.repeated}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ConfigEntry] = {}
     problems = []
     for key_node, value_node in root.value:
         key, line = str(key_node.value), line_of(key_node)
         try:
-            entry = Entry(line, _raw(value_node, first_lines))
+            entry = ConfigEntry(line, _raw(value_node, first_lines))
         except ValueError as error:
             problems.append(UsageError(f"{path}, line {line_of(value_node)}: {key} {error}", "see config.example.yaml"))
-            entry = Entry(line, None)
+            entry = ConfigEntry(line, None)
         if id(key_node) in first_lines:
             remedy = f"remove it here or in line {first_lines[id(key_node)]}"
             problems.append(UsageError(f"{path}, line {line}: {key} occurs twice", remedy))

@@ -34,7 +34,7 @@ _TYPING_ERROR = 0.85
 """Similarity (difflib's ratio) from which an unknown variable is taken for a misspelt one."""
 
 
-class Source(enum.IntEnum):
+class ValueSource(enum.IntEnum):
     """The origin of a value. The lower wins."""
 
     FLAG = 1
@@ -47,7 +47,7 @@ class Source(enum.IntEnum):
 class Found:
     """An option's value as written in one layer, and its place, in words."""
 
-    source: Source
+    source: ValueSource
     place: str
     raw: Raw = field(repr=False)
 
@@ -69,7 +69,7 @@ class FlagLayer:
                 raw = parse_flag_pairs(raw) if option.kind is Kind.PAIRS else parse_list(",".join(raw))
             except ValueError as error:
                 raise malformed(option, option.flag, str(error)) from None
-        return _found(Source.FLAG, option.flag, raw)
+        return _found(ValueSource.FLAG, option.flag, raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class GivenLayer:
     texts: Mapping[str, str] = field(repr=False)
 
     def look(self, option: Option) -> Found | None:
-        return _found(Source.FLAG, "given", self.texts.get(option.name, ""))
+        return _found(ValueSource.FLAG, "given", self.texts.get(option.name, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class EnvironmentLayer:
     def look(self, option: Option) -> Found | None:
         """Reads pg_flo's variable if pgsluice's is not set, so that a service that ran pg_flo starts unchanged."""
         names = (option.variable, option.pg_flo_variable)
-        found = (_found(Source.ENVIRONMENT, name, self.environment.get(name, "")) for name in names)
+        found = (_found(ValueSource.ENVIRONMENT, name, self.environment.get(name, "")) for name in names)
         return next((value for value in found if value is not None), None)
 
 
@@ -107,16 +107,16 @@ class FileLayer:
             raw = expand(entry.raw, self.environment)
         except ValueError as error:
             raise UsageError(f"{option.name} ({place}) {error}", _REFERENCE_REMEDY) from None
-        return _found(Source.FILE, place, raw)
+        return _found(ValueSource.FILE, place, raw)
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultLayer:
     def look(self, option: Option) -> Found | None:
-        return _found(Source.DEFAULT, "default", option.default)
+        return _found(ValueSource.DEFAULT, "default", option.default)
 
 
-def _found(source: Source, place: str, raw: Raw) -> Found | None:
+def _found(source: ValueSource, place: str, raw: Raw) -> Found | None:
     is_empty = not (raw.strip() if isinstance(raw, str) else raw)
     return None if is_empty else Found(source, place, raw)
 

@@ -68,7 +68,7 @@ class RepeatedKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class YamlDocument:
     """``root`` is None for an empty file. Merge keys are replaced by their content."""
 
     root: yaml.Node | None
@@ -86,7 +86,7 @@ def read_text(path: str, what: str) -> str:
         raise UsageError(f"{what} {path} is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
 
 
-def compose(text: str, most: Extent = OF_FILES) -> Document:
+def compose(text: str, most: Extent = OF_FILES) -> YamlDocument:
     """Raises InvalidYamlError, also for a text that holds more than ``most``."""
     try:
         _check_extent(text, most)
@@ -102,7 +102,7 @@ def compose(text: str, most: Extent = OF_FILES) -> Document:
         raise InvalidYamlError(None, str(error).splitlines()[0]) from None
     except UnicodeEncodeError:
         raise InvalidYamlError(None, "holds half of a character: save it as UTF-8") from None
-    return Document(root, tuple(merging.repeated))
+    return YamlDocument(root, tuple(merging.repeated))
 
 
 def check_plain(text: str, name: str, deepest: int) -> None:

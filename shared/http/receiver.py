@@ -155,7 +155,7 @@ _GONE = (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroRetu
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverAnswer:
     """``retry_after`` is the header of that name, "" without it. ``body`` is as much as was asked for."""
 
     status: int
@@ -187,12 +187,14 @@ class ReceiverConnection:
         self._socket: socket.socket | None = None
         self._is_aborted = False
 
-    def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
+    def post(self, headers: Mapping[str, str], body: bytes) -> ReceiverAnswer:
         """Returns the receiver's answer, whatever it is. Raises TransientError without an answer (OverloadError if the
         request may have arrived), TerminalError when the receiver is not the expected one or may not be connected to."""
         return self.request("POST", self._receiver.target, headers, body, ANSWER_BYTES)
 
-    def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, answer_bytes: int) -> Answer:
+    def request(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, answer_bytes: int
+    ) -> ReceiverAnswer:
         """Like ``post``, by any method and to any target of the receiver, with as many bytes of the answer."""
         sent = method, target, headers, body
         with self._failures():
@@ -270,7 +272,7 @@ class ReceiverConnection:
                 return connected
         raise AssertionError("there is at least one address")
 
-    def _exchange(self, connection: http.client.HTTPConnection, sent: _Sent, answer_bytes: int) -> Answer:
+    def _exchange(self, connection: http.client.HTTPConnection, sent: _Sent, answer_bytes: int) -> ReceiverAnswer:
         method, target, headers, body = sent
         if self._is_aborted:
             raise ConnectionAbortedError
@@ -286,7 +288,7 @@ class ReceiverConnection:
                 raise http.client.IncompleteRead(content)
             if not response.isclosed() or response.will_close:
                 self.close()
-            return Answer(response.status, response.getheader("Retry-After", ""), content)
+            return ReceiverAnswer(response.status, response.getheader("Retry-After", ""), content)
 
     def _host_header(self) -> dict[str, str]:
         default_port = 443 if self._receiver.is_tls else 80

@@ -37,7 +37,7 @@ MOST_REQUESTS = 50
 MOST_NOTES = 50
 
 
-class Wish(enum.StrEnum):
+class RunWish(enum.StrEnum):
     """The wish for a single run."""
 
     RUN = "run"
@@ -117,7 +117,7 @@ class RunRequests:
     """``requests`` are the newest, the oldest first. ``wish`` and ``wish_run`` are the one field that versions before
     ``paused`` wrote, and still read: a pause, or else the cancel."""
 
-    wish: Wish = Wish.RUN
+    wish: RunWish = RunWish.RUN
     wish_run: int = 0
     requests: tuple[RunRequest, ...] = ()
     ticks: Ticks = Ticks()
@@ -125,10 +125,15 @@ class RunRequests:
     cancelled_run: int = 0
 
     def __post_init__(self) -> None:
-        paused = self.paused or self.wish is Wish.PAUSE
-        cancelled = max(self.cancelled_run, self.wish_run if self.wish is Wish.CANCEL else 0)
-        wish = Wish.PAUSE if paused else Wish.CANCEL if cancelled else Wish.RUN
-        facts = {"paused": paused, "cancelled_run": cancelled, "wish": wish, "wish_run": cancelled if wish is Wish.CANCEL else 0}
+        paused = self.paused or self.wish is RunWish.PAUSE
+        cancelled = max(self.cancelled_run, self.wish_run if self.wish is RunWish.CANCEL else 0)
+        wish = RunWish.PAUSE if paused else RunWish.CANCEL if cancelled else RunWish.RUN
+        facts = {
+            "paused": paused,
+            "cancelled_run": cancelled,
+            "wish": wish,
+            "wish_run": cancelled if wish is RunWish.CANCEL else 0,
+        }
         for name, value in facts.items():
             object.__setattr__(self, name, value)
 
@@ -149,15 +154,15 @@ class RunRequests:
         closed = [each for each in kept if not each.state.is_open][: max(0, surplus)]
         return replace(self, requests=tuple(each for each in kept if each not in closed))
 
-    def wishes(self, run: int) -> Wish:
+    def wishes(self, run: int) -> RunWish:
         """Returns the wish for the run of that number."""
         if run == self.cancelled_run:
-            return Wish.CANCEL
-        return Wish.PAUSE if self.paused else Wish.RUN
+            return RunWish.CANCEL
+        return RunWish.PAUSE if self.paused else RunWish.RUN
 
     def resumed(self) -> RunRequests:
         """Lifts the pause; what is cancelled stays so."""
-        return replace(self, paused=False, wish=Wish.RUN)
+        return replace(self, paused=False, wish=RunWish.RUN)
 
 
 RUN_REQUESTS = WishKey("run_requests", RunRequests())
@@ -190,7 +195,7 @@ async def resume(bucket: Bucket) -> None:
 
     def resumed(known: RunRequests) -> RunRequests:
         known = known.resumed()
-        if left is None or left.state is not RunState.PAUSED or known.wishes(left.number) is Wish.CANCEL or known.open:
+        if left is None or left.state is not RunState.PAUSED or known.wishes(left.number) is RunWish.CANCEL or known.open:
             return known
         request_id = f"resumed run {left.number}, attempt {left.attempt + 1}"
         return known if known.find(request_id) else known.with_request(_new_request(request_id, full=False, by=AskedBy.PERSON))

@@ -31,7 +31,7 @@ from pgsluice.shared.pgoutput.messages import (
     Update,
 )
 from pgsluice.shared.rows.changes import MessageChanges
-from pgsluice.shared.rows.parts import FRAME, PADDING, Parts, RowShape, Transactions, measure_run, read_run, read_updates
+from pgsluice.shared.rows.parts import FRAME, PADDING, MessageParts, RowShape, Transactions, measure_run, read_run, read_updates
 from pgsluice.shared.wire.message import DDL_PREFIX, Descriptor
 
 _LENGTH = struct.Struct(">I")
@@ -48,7 +48,7 @@ def decode_changes(body: bytes, *, first_sequence: int, sequence: int, first_ord
     """
     try:
         start = _LENGTH.size + _LENGTH.unpack_from(body)[0]
-        parts = Parts(Descriptor.decode(body[_LENGTH.size : start]).tables)
+        parts = MessageParts(Descriptor.decode(body[_LENGTH.size : start]).tables)
         transactions = Transactions(first_ordinal)
         change_count = _read_frames(body + PADDING, start, len(body), parts, transactions)
         ended = parts.end()
@@ -57,7 +57,7 @@ def decode_changes(body: bytes, *, first_sequence: int, sequence: int, first_ord
     return MessageChanges(first_sequence, sequence, transactions.end(change_count), ended, change_count)
 
 
-def _read_frames(body: bytes, position: int, size: int, parts: Parts, transactions: Transactions) -> int:
+def _read_frames(body: bytes, position: int, size: int, parts: MessageParts, transactions: Transactions) -> int:
     """Reads the frames of the padded ``body`` up to ``size``; returns how many changes they hold."""
     unpack, deferrals, change_count, head_before = FRAME.unpack_from, parts.deferrals, 0, b""
     while position < size:
@@ -98,7 +98,7 @@ def _read_frames(body: bytes, position: int, size: int, parts: Parts, transactio
 _decode_message = functools.lru_cache(4096)(decode_message)  # every message repeats the Relation and Type messages that it needs
 
 
-def _take(payload: bytes, change_index: int, parts: Parts, transactions: Transactions) -> int:
+def _take(payload: bytes, change_index: int, parts: MessageParts, transactions: Transactions) -> int:
     """Takes a message that is not a row; returns how many changes it is, 0 or 1."""
     match _decode_message(payload):
         case Relation() as relation:

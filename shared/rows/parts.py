@@ -234,7 +234,7 @@ class RowShape(NamedTuple):
     old_kind: int
 
 
-class Parts:
+class MessageParts:
     """The parts of a message, in order. ``shapes`` are the row shapes seen since the last barrier, by their heads; ``deferrals``
     those of them whose frames need not be read yet."""
 

@@ -15,7 +15,7 @@ log = telemetry.logger(__name__)
 
 
 class Stoppable(Protocol):
-    """The ``Stopping`` of a replicator or of a worker."""
+    """A ``ReplicatorStopping`` or a ``WorkerStopping``."""
 
     def request(self) -> None:
         """Stop for good."""

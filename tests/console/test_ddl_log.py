@@ -14,9 +14,9 @@ from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.definition_log import (
     DefinitionLog,
+    DefinitionOutcome,
     LoggedDefinition,
     NotedOutcome,
-    Outcome,
     store_log,
     store_outcomes,
 )
@@ -48,9 +48,9 @@ LOG = DefinitionLog(
     ]
 )
 OUTCOMES = {
-    at(1): NotedOutcome((Outcome.ACCEPTED,), AT),
-    at(2): NotedOutcome((Outcome.APPLIED, Outcome.KEPT), AT),
-    at(3): NotedOutcome((Outcome.STOPPED,), AT),
+    at(1): NotedOutcome((DefinitionOutcome.ACCEPTED,), AT),
+    at(2): NotedOutcome((DefinitionOutcome.APPLIED, DefinitionOutcome.KEPT), AT),
+    at(3): NotedOutcome((DefinitionOutcome.STOPPED,), AT),
 }
 
 

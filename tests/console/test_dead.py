@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from pgsluice.console.dead import Selection
+from pgsluice.console.dead import LetterSelection
 from pgsluice.shared.broker.dead_letter_stream import StoredLetter
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.dead_letter import DeadLetter
 from pgsluice.shared.wire.position import LSN, Position
-from pgsluice.testing.changes_builder import Change, Truncate, insert, table, transaction, update
+from pgsluice.testing.changes_builder import Change, TruncateChange, insert, table, transaction, update
 from tests.worker.encoded_changes import body_of
 
 ORDERS = table("public.orders", "id bigint", "note text")
 
 
-def stored(number: int, change: Change | Truncate, worker: str = "w") -> StoredLetter:
+def stored(number: int, change: Change | TruncateChange, worker: str = "w") -> StoredLetter:
     position = Position(LSN(number), 1)
     body = body_of(transaction(number, change))
     return StoredLetter(DeadLetter(worker, position, "public.orders", "", "", 1, "", 1, body), (number,), is_queued=False)
@@ -31,8 +31,8 @@ LETTERS = [
 
 
 def test_letters_are_named_by_their_positions_or_all_at_once() -> None:
-    assert Selection("", ("0/2:1", "0/4:1"), every=False).of(LETTERS) == [LETTERS[1], LETTERS[3]]
-    assert Selection("", (), every=True).of(LETTERS) == LETTERS
+    assert LetterSelection("", ("0/2:1", "0/4:1"), every=False).of(LETTERS) == [LETTERS[1], LETTERS[3]]
+    assert LetterSelection("", (), every=True).of(LETTERS) == LETTERS
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_a_selection_that_means_no_letters_or_those_of_several_workers_is_refuse
     positions: tuple[str, ...], every: bool, problem: str
 ) -> None:
     with pytest.raises(UsageError, match=problem):
-        Selection("", positions, every).of(LETTERS)
+        LetterSelection("", positions, every).of(LETTERS)

@@ -13,7 +13,7 @@ from pgsluice.shared.wire.message import DDL_PREFIX, Descriptor, encode_body
 from pgsluice.shared.wire.position import LSN
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from pgsluice.testing.changes_builder import AnyChange, Change, TransactionPart, Truncate
+from pgsluice.testing.changes_builder import AnyChange, Change, TransactionPart, TruncateChange
 
 
 def body_of(*transactions: TransactionPart) -> bytes:
@@ -29,7 +29,7 @@ def decoded(sequence: int, body: bytes, first_ordinal: int = 1) -> MessageChange
 def _tables(change: AnyChange) -> tuple[Table, ...]:
     if isinstance(change, PublishedDefinition):
         return ()
-    return change.tables if isinstance(change, Truncate) else (change.table,)
+    return change.tables if isinstance(change, TruncateChange) else (change.table,)
 
 
 def _relation(table: Table) -> pgoutput.Relation:
@@ -48,7 +48,7 @@ def _frames(part: TransactionPart) -> Iterator[pgoutput.PgoutputMessage]:
 def _frame(change: AnyChange) -> pgoutput.PgoutputMessage:
     if isinstance(change, PublishedDefinition):
         return pgoutput.LogicalMessage(True, LSN(1), DDL_PREFIX, change.encode())
-    if isinstance(change, Truncate):
+    if isinstance(change, TruncateChange):
         return pgoutput.Truncate(change.cascade, change.restart_identity, tuple(table.oid for table in change.tables))
     if change.operation == INSERT:
         return pgoutput.Insert(change.table.oid, tuple(change.new or ()))

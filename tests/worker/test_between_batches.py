@@ -26,7 +26,7 @@ from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
 from pgsluice.worker.event_loop import EventLoopThread
 from pgsluice.worker.positions.target import DrainTarget
 from pgsluice.worker.sinks.sink import Applied, CatchUp
-from pgsluice.worker.stopping import POLL_INTERVAL_S, Stopping, StopRequested
+from pgsluice.worker.stopping import POLL_INTERVAL_S, StopRequested, WorkerStopping
 from tests.borrowed_spark import borrowed_spark
 from tests.servers import NatsServer
 from tests.waiting import wait_until
@@ -107,10 +107,10 @@ class Harness:
         worker = replace(self.worker, target=DrainTarget(7, 0) if drains else None)
         between = BetweenBatches(worker, query)  # type: ignore[arg-type]
         if drains:
-            between.follow(Stopping(Pulse()))
+            between.follow(WorkerStopping(Pulse()))
             return
         with pytest.raises(TransientError, match="the batches ended unexpectedly"):
-            between.follow(Stopping(Pulse()))
+            between.follow(WorkerStopping(Pulse()))
 
     def close(self) -> None:
         self.sink.close()
@@ -201,7 +201,7 @@ def test_a_stream_that_lost_what_is_applied_ends_the_worker(harness: Harness, mo
     monkeypatch.setattr(group_streams, "CHECK_INTERVAL_S", 0.0)
     ahead = replace(COPIED, sequence=9, commit_lsn=900, stream_created=harness.worker.streams.created())
     with pytest.raises(StreamBehindError):
-        BetweenBatches(harness.worker, Query([True], applied=ahead)).follow(Stopping(Pulse()))  # type: ignore[arg-type]
+        BetweenBatches(harness.worker, Query([True], applied=ahead)).follow(WorkerStopping(Pulse()))  # type: ignore[arg-type]
 
 
 def test_duties_have_fewer_turns_while_nothing_is_applied(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,13 +228,13 @@ def test_a_batch_has_duties_done_more_often_again(harness: Harness, monkeypatch:
     monkeypatch.setattr(harness.sink, "tick", tick_and_apply)
     wait_until(lambda: time.monotonic() - began_at > 0.5, what="the worker's rest")
     with pytest.raises(TransientError):
-        between.follow(Stopping(Pulse()))
+        between.follow(WorkerStopping(Pulse()))
     assert query.pauses_s == [between_batches.RESTING_INTERVAL_S, POLL_INTERVAL_S, POLL_INTERVAL_S]
 
 
 @pytest.mark.parametrize("turns", [[], [True]])
 def test_a_stop_is_obeyed_before_the_first_turn_and_after_each(harness: Harness, turns: list[bool]) -> None:
-    stopping = Stopping(Pulse())
+    stopping = WorkerStopping(Pulse())
     tick = harness.sink.tick
 
     def stop() -> None:

@@ -25,7 +25,7 @@ from pgsluice.shared.process.defect import unexpected
 from pgsluice.shared.process.memory import give_back_freed_memory
 from pgsluice.shared.process.retrying import Backoff, RetryNews
 from pgsluice.shared.spark.failure import failure_reason
-from pgsluice.worker.batches.planner import BatchPlanner, Place, PlannedBatch
+from pgsluice.worker.batches.planner import BatchPlanner, LanePlaces, PlannedBatch
 from pgsluice.worker.batches.receipts import TaskAnswer, read_receipts, read_reports
 from pgsluice.worker.dead_letters.filter import DiscardingWriter
 from pgsluice.worker.dead_letters.refusals import as_waiting
@@ -177,7 +177,7 @@ class BatchLoop:
     def _next_plan(self) -> PlannedBatch | None:
         try:
             self._worker.note_paused_tables()
-            start, parallelism = Place.of(self.applied), self._worker.spark.parallelism
+            start, parallelism = LanePlaces.of(self.applied), self._worker.spark.parallelism
             plan = self._planner.next(start, parallelism, LOOK_INTERVAL_S, self._lane)
             if plan is None:
                 self._worker.look_for_ready_tables()

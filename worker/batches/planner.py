@@ -65,7 +65,7 @@ _LANES_AFTER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LanePlaces:
     """Between two messages of each stream: everything up to these sequences comes before it; of the tables in ``cohort`` only the
     changes up to ``caught_up``. ``borders`` are those of ``CatchUp``, as they were applied."""
 
@@ -76,21 +76,21 @@ class Place:
     borders: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, applied: Applied) -> Place:
+    def of(cls, applied: Applied) -> LanePlaces:
         place, catch_up = cls(applied.snapshot_sequence, applied.sequence), applied.catch_up
         if catch_up is None:
             return place
         return replace(place, caught_up=catch_up.sequence, cohort=catch_up.tables, borders=catch_up.borders)
 
-    def after_changes(self, end: int, left_out: frozenset[int]) -> Place:
+    def after_changes(self, end: int, left_out: frozenset[int]) -> LanePlaces:
         """Returns the place after all other tables have moved to ``end``."""
         if not left_out:
-            return Place(self.snapshot, end)
-        return Place(self.snapshot, end, self.caught_up if self.cohort else self.changes, left_out, self.borders)
+            return LanePlaces(self.snapshot, end)
+        return LanePlaces(self.snapshot, end, self.caught_up if self.cohort else self.changes, left_out, self.borders)
 
-    def after_catch_up(self, end: int) -> Place:
+    def after_catch_up(self, end: int) -> LanePlaces:
         """Returns the place after the cohort has moved to ``end``."""
-        return Place(self.snapshot, self.changes) if end >= self.changes else replace(self, caught_up=end)
+        return LanePlaces(self.snapshot, self.changes) if end >= self.changes else replace(self, caught_up=end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class PlannedBatch:
     or which catch up. ``is_fence``: the next batch must not be begun before this one is applied, and this one not before the one
     before it is. ``definitions`` are the first and the last sequence of each message in it that holds a definition."""
 
-    start: Place
-    end: Place
+    start: LanePlaces
+    end: LanePlaces
     ranges: tuple[SequenceRange, ...]
     is_fence: bool = False
     cohort: frozenset[int] = frozenset()
@@ -183,11 +183,11 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _StreamLook:
     """The state found after ``start``: the newest message of changes, the copy, and the tables whose copies are not
     applied or which are paused."""
 
-    start: Place
+    start: LanePlaces
     last: Mark | None
     copy: CopyProgress
     unready: frozenset[int]
@@ -226,7 +226,7 @@ class BatchPlanner:
         self._alone_through = 0
         """Up to this sequence each transaction with definitions is a separate batch."""
 
-    def next(self, start: Place, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
+    def next(self, start: LanePlaces, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
         """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one
         before it. None when there is nothing new within ``patience_s``, or nothing that may be applied yet."""
         deadline = time.monotonic() + patience_s
@@ -261,7 +261,7 @@ class BatchPlanner:
         """Wakes a ``next`` that waits, for one more check. Any thread may call."""
         self._bell.wake()
 
-    def _batch(self, start: Place, parallelism: int, after: Lane) -> PlannedBatch | None:
+    def _batch(self, start: LanePlaces, parallelism: int, after: Lane) -> PlannedBatch | None:
         last = self._last_mark(start.changes)
         paused = self._copies.paused() if self._copies.two_lanes else frozenset()
         copy = self._snapshot.progress()
@@ -277,9 +277,9 @@ class BatchPlanner:
         unready = paused if is_applied else paused | self._copies.unready(start.snapshot)
         if not unready | start.cohort:
             return self._one_lane(start, last, copy, parallelism)
-        return self._in_turn(_Look(start, last, copy, unready), parallelism, after)
+        return self._in_turn(_StreamLook(start, last, copy, unready), parallelism, after)
 
-    def _one_lane(self, start: Place, last: Mark | None, copy: CopyProgress, parallelism: int) -> PlannedBatch | None:
+    def _one_lane(self, start: LanePlaces, last: Mark | None, copy: CopyProgress, parallelism: int) -> PlannedBatch | None:
         """First what was copied, then the changes."""
         if copy.last_sequence > start.snapshot:
             return self._copied_batch(start, copy.last_sequence, self._limit, parallelism)
@@ -287,7 +287,7 @@ class BatchPlanner:
             return None
         return self._alone(start, last, parallelism)
 
-    def _alone(self, start: Place, last: Mark | None, parallelism: int) -> PlannedBatch | None:
+    def _alone(self, start: LanePlaces, last: Mark | None, parallelism: int) -> PlannedBatch | None:
         """Changes of all tables."""
         if last is None:
             return None
@@ -295,7 +295,7 @@ class BatchPlanner:
             last = self._gathered(self._bytes_before(start.changes + 1), last)
         return self._changes_batch(start, last, frozenset(), self._limit, parallelism)
 
-    def _in_turn(self, look: _Look, parallelism: int, after: Lane) -> PlannedBatch | None:
+    def _in_turn(self, look: _StreamLook, parallelism: int, after: Lane) -> PlannedBatch | None:
         """The lanes take turns, so that none waits long for another. When the cohort can join with one more batch it does: while
         the others move on it might not reach them."""
         start = look.start
@@ -304,7 +304,7 @@ class BatchPlanner:
         batches = (self._batch_of(lane, look, parallelism) for lane in _LANES_AFTER[after])
         return next((batch for batch in batches if batch is not None), None)
 
-    def _batch_of(self, lane: Lane, look: _Look, parallelism: int) -> PlannedBatch | None:
+    def _batch_of(self, lane: Lane, look: _StreamLook, parallelism: int) -> PlannedBatch | None:
         start, is_news = look.start, look.copy.last_sequence > look.start.snapshot
         limit = self._shared_limit if is_news or self._may_catch_up(look) else self._limit
         match lane:
@@ -318,7 +318,7 @@ class BatchPlanner:
             case unreachable:
                 assert_never(unreachable)
 
-    def _may_catch_up(self, look: _Look) -> bool:
+    def _may_catch_up(self, look: _StreamLook) -> bool:
         start = look.start
         is_behind = bool(start.cohort) and start.caught_up < start.changes
         return is_behind and not start.cohort & look.unready and self._copies.is_finished(start.snapshot)
@@ -329,7 +329,7 @@ class BatchPlanner:
             return False
         return self._mark(end).bytes_through - self._bytes_before(start + 1) <= self._shared_limit.bytes
 
-    def _copied_batch(self, start: Place, last_sequence: int, limit: BatchLimit, parallelism: int) -> PlannedBatch:
+    def _copied_batch(self, start: LanePlaces, last_sequence: int, limit: BatchLimit, parallelism: int) -> PlannedBatch:
         first = start.snapshot
         end = plan_copied_end(first, last_sequence, limit, self._snapshot.first_fence)
         is_fence = end == first + 1 and self._snapshot.first_fence(end, end) is not None
@@ -337,7 +337,7 @@ class BatchPlanner:
         return PlannedBatch(start, replace(start, snapshot=end), _ranges(tiles, Lane.COPIED), is_fence=is_fence)
 
     def _changes_batch(
-        self, start: Place, last: Mark, left_out: frozenset[int], limit: BatchLimit, parallelism: int
+        self, start: LanePlaces, last: Mark, left_out: frozenset[int], limit: BatchLimit, parallelism: int
     ) -> PlannedBatch | None:
         planned = self._changes_between(start.changes, last, limit, Lane.CHANGES, parallelism)
         if planned is None:
@@ -345,7 +345,7 @@ class BatchPlanner:
         end, ranges, definitions = planned
         return PlannedBatch(start, start.after_changes(end, left_out), ranges, bool(definitions), left_out, definitions)
 
-    def _catch_up_batch(self, start: Place, parallelism: int) -> PlannedBatch | None:
+    def _catch_up_batch(self, start: LanePlaces, parallelism: int) -> PlannedBatch | None:
         last = self._mark(start.changes)
         planned = self._changes_between(start.caught_up, last, self._shared_limit, Lane.CATCH_UP, parallelism)
         if planned is None:

@@ -61,7 +61,7 @@ _Misfits = dict[str, dict[str, str]]
 """Values that the old and the new row cannot hold, under "before" and "after", by their columns' names."""
 
 
-class _Rows(NamedTuple):
+class _ArrowRows(NamedTuple):
     """Rows of one table, sorted by change index."""
 
     table: Table
@@ -103,7 +103,7 @@ class ChangeRows:
         count = len(made.indexes)
         return self._record_batch(sequence, [made], [lsn] * count, [0] * count, [None] * count)
 
-    def _rows(self, part: Part, unwanted: set[int]) -> Iterator[_Rows]:
+    def _rows(self, part: Part, unwanted: set[int]) -> Iterator[_ArrowRows]:
         match part:
             case Truncation():
                 if part.change_index not in unwanted:
@@ -121,15 +121,15 @@ class ChangeRows:
             case _:
                 assert_never(part)
 
-    def _alone(self, table: Table, index: int, operation: str) -> _Rows:
+    def _alone(self, table: Table, index: int, operation: str) -> _ArrowRows:
         """The row of a change that concerns the whole table."""
         nothing = pa.nulls(1, self._image)
-        return _Rows(table, [index], [operation], nothing, nothing, [()], [None])
+        return _ArrowRows(table, [index], [operation], nothing, nothing, [()], [None])
 
-    def _changes(self, part: TableChanges) -> _Rows:
+    def _changes(self, part: TableChanges) -> _ArrowRows:
         operations = [_OPERATIONS[operation] for operation in part.operations]
         images = self._typed_images(part) if pa.types.is_struct(self._image) else _json_images(part)
-        return _Rows(part.table, part.change_indexes, operations, *images)
+        return _ArrowRows(part.table, part.change_indexes, operations, *images)
 
     def _typed_images(self, part: TableChanges) -> Images:
         unchanged: list[list[str]] = [[] for _ in range(len(part))]
@@ -172,7 +172,7 @@ class ChangeRows:
     def _record_batch(
         self,
         sequence: int,
-        tables: Sequence[_Rows],
+        tables: Sequence[_ArrowRows],
         lsns: Sequence[int],
         ordinals: Sequence[int],
         stamps: Sequence[Transaction | None],

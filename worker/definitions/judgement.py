@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgsluice.shared.broker.definition_log import Outcome
+from pgsluice.shared.broker.definition_log import DefinitionOutcome
 from pgsluice.shared.definitions.difference import PartitionDetached, differences_of
 from pgsluice.shared.definitions.wording import in_words
 from pgsluice.shared.errors import TerminalError
@@ -18,20 +18,20 @@ from pgsluice.shared.wire.position import format_time
 from pgsluice.shared.wire.published_definition import concerned
 from pgsluice.worker.definitions.arrivals import Arrival
 from pgsluice.worker.definitions.partition_condition import parse_condition
-from pgsluice.worker.definitions.policy import Action, Kind, Policies, kinds_of, table_of
+from pgsluice.worker.definitions.policy import DefinitionAction, DefinitionKind, Policies, kinds_of, table_of
 from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.sinks.sink import DefinitionUse
 
 _OUTCOMES = {
-    Action.APPLY: Outcome.APPLIED,
-    Action.DROP: Outcome.APPLIED,
-    Action.DELETE: Outcome.APPLIED,
-    Action.CAST: Outcome.APPLIED,
-    Action.NULL: Outcome.APPLIED,
-    Action.KEEP: Outcome.KEPT,
-    Action.IGNORE: Outcome.IGNORED,
+    DefinitionAction.APPLY: DefinitionOutcome.APPLIED,
+    DefinitionAction.DROP: DefinitionOutcome.APPLIED,
+    DefinitionAction.DELETE: DefinitionOutcome.APPLIED,
+    DefinitionAction.CAST: DefinitionOutcome.APPLIED,
+    DefinitionAction.NULL: DefinitionOutcome.APPLIED,
+    DefinitionAction.KEEP: DefinitionOutcome.KEPT,
+    DefinitionAction.IGNORE: DefinitionOutcome.IGNORED,
 }
-_PASSING = {DefinitionUse.PASSES_ON: Outcome.PASSED_ON, DefinitionUse.PASSES_OVER: Outcome.PASSED_OVER}
+_PASSING = {DefinitionUse.PASSES_ON: DefinitionOutcome.PASSED_ON, DefinitionUse.PASSES_OVER: DefinitionOutcome.PASSED_OVER}
 
 _NOTHING_APPLIED = "nothing of the transaction was applied"
 
@@ -41,7 +41,7 @@ class Judgement:
     """``outcomes`` are the outcomes of its parts, each once. ``stop`` is why an operator must act first, None
     otherwise."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[DefinitionOutcome, ...]
     stop: TerminalError | None = None
 
 
@@ -49,15 +49,15 @@ def judge(arrival: Arrival, policies: Policies, use: DefinitionUse) -> Judgement
     """``arrival`` is no copy's."""
     kinds, table = kinds_of(arrival.definition), table_of(arrival.definition)
     if use in _PASSING:
-        asked = [kind for kind in kinds if policies.asked(kind, table) is Action.STOP]
+        asked = [kind for kind in kinds if policies.asked(kind, table) is DefinitionAction.STOP]
         return Judgement((_PASSING[use],), _asked(asked[0], arrival) if asked else None)
     actions = {kind: policies.action(kind, table) for kind in kinds}
     for kind, action in actions.items():
-        if action in (Action.STOP, Action.RECOPY):
-            return Judgement((Outcome.STOPPED,), _stop(kind, action, arrival))
-    if actions.get(Kind.DETACH_PARTITION) is Action.DELETE and (partitions := _unclear_partitions(arrival)):
-        return Judgement((Outcome.STOPPED,), _unclear(partitions, arrival))
-    return Judgement(tuple(dict.fromkeys(_OUTCOMES[action] for action in actions.values())) or (Outcome.APPLIED,))
+        if action in (DefinitionAction.STOP, DefinitionAction.RECOPY):
+            return Judgement((DefinitionOutcome.STOPPED,), _stop(kind, action, arrival))
+    if actions.get(DefinitionKind.DETACH_PARTITION) is DefinitionAction.DELETE and (partitions := _unclear_partitions(arrival)):
+        return Judgement((DefinitionOutcome.STOPPED,), _unclear(partitions, arrival))
+    return Judgement(tuple(dict.fromkeys(_OUTCOMES[action] for action in actions.values())) or (DefinitionOutcome.APPLIED,))
 
 
 def new_columns_error(arrival: Arrival, columns: Sequence[DefinedColumn]) -> TerminalError:
@@ -104,16 +104,16 @@ def _unclear(partitions: Sequence[str], arrival: Arrival) -> TerminalError:
     )
 
 
-def _stop(kind: Kind, action: Action, arrival: Arrival) -> TerminalError:
-    if kind is Kind.UNKNOWN:
+def _stop(kind: DefinitionKind, action: DefinitionAction, arrival: Arrival) -> TerminalError:
+    if kind is DefinitionKind.UNKNOWN:
         return TerminalError(
             f"the source could not describe the effect of {arrival.definition.event.tag} ({_place(arrival)}; {_words(arrival)})",
             "compare the tables of source and target, and bring the target's up to date; let the source describe the table"
             f" again ('pgsluice ddl note TABLE'); run {_command(arrival)} and start again; {_NOTHING_APPLIED}",
         )
-    if action is Action.STOP:
+    if action is DefinitionAction.STOP:
         return _asked(kind, arrival)
-    what = "attached a partition to" if kind is Kind.ATTACH_PARTITION else "rewrote"
+    what = "attached a partition to" if kind is DefinitionKind.ATTACH_PARTITION else "rewrote"
     return TerminalError(
         f"the source {what} table '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}): it has rows or values that no change"
         " contains",
@@ -122,7 +122,7 @@ def _stop(kind: Kind, action: Action, arrival: Arrival) -> TerminalError:
     )
 
 
-def _asked(kind: Kind, arrival: Arrival) -> TerminalError:
+def _asked(kind: DefinitionKind, arrival: Arrival) -> TerminalError:
     return TerminalError(
         f"the source altered '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}), and ddl or ddl-policy wants an operator"
         f" to decide about {kind}",

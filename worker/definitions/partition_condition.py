@@ -48,7 +48,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ColumnComparison:
     """A comparison of the column of that number. With several constants, it asks whether the column equals one of them."""
 
     column: int
@@ -75,7 +75,7 @@ class Combination:
     conditions: tuple[Condition, ...]
 
 
-Condition = Comparison | NullTest | Negation | Combination
+Condition = ColumnComparison | NullTest | Negation | Combination
 
 
 class _RefusedError(Exception):
@@ -157,8 +157,8 @@ class _Reader:
             self._expect("(")
             constants = self._list()
             self._expect(")")
-            return Comparison(column, "=", constants)
-        return Comparison(column, operator, (self._constant(),))
+            return ColumnComparison(column, "=", constants)
+        return ColumnComparison(column, operator, (self._constant(),))
 
     def _column(self) -> int | None:
         """None when none is next."""

@@ -47,7 +47,7 @@ from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import TableName, TablePattern
 
 
-class Kind(enum.StrEnum):
+class DefinitionKind(enum.StrEnum):
     """The kinds of definitions, as the configuration names them."""
 
     ADD_COLUMN = "add-column"
@@ -71,7 +71,7 @@ class Kind(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Action(enum.StrEnum):
+class DefinitionAction(enum.StrEnum):
     APPLY = "apply"
     """The target is altered as the source was."""
     KEEP = "keep"
@@ -89,39 +89,39 @@ class Action(enum.StrEnum):
     STOP = "stop"
 
 
-ACTIONS: Mapping[Kind, tuple[Action, ...]] = {
-    Kind.ADD_COLUMN: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.DROP_COLUMN: (Action.APPLY, Action.KEEP, Action.STOP),
-    Kind.RENAME_COLUMN: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.ALTER_TYPE: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.RENAME_TABLE: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.NOT_NULL: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.KEY: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.ENUM: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.TYPE: (Action.APPLY, Action.IGNORE, Action.STOP),
-    Kind.VOLATILE_DEFAULT: (Action.RECOPY, Action.NULL, Action.STOP),
-    Kind.REWRITE: (Action.RECOPY, Action.CAST, Action.IGNORE, Action.STOP),
-    Kind.ATTACH_PARTITION: (Action.RECOPY, Action.IGNORE, Action.STOP),
-    Kind.DETACH_PARTITION: (Action.KEEP, Action.DELETE, Action.STOP),
-    Kind.DROP_TABLE: (Action.KEEP, Action.DROP, Action.STOP),
-    Kind.UNKNOWN: (Action.STOP, Action.IGNORE),
+ACTIONS: Mapping[DefinitionKind, tuple[DefinitionAction, ...]] = {
+    DefinitionKind.ADD_COLUMN: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.DROP_COLUMN: (DefinitionAction.APPLY, DefinitionAction.KEEP, DefinitionAction.STOP),
+    DefinitionKind.RENAME_COLUMN: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.ALTER_TYPE: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.RENAME_TABLE: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.NOT_NULL: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.KEY: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.ENUM: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.TYPE: (DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.VOLATILE_DEFAULT: (DefinitionAction.RECOPY, DefinitionAction.NULL, DefinitionAction.STOP),
+    DefinitionKind.REWRITE: (DefinitionAction.RECOPY, DefinitionAction.CAST, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.ATTACH_PARTITION: (DefinitionAction.RECOPY, DefinitionAction.IGNORE, DefinitionAction.STOP),
+    DefinitionKind.DETACH_PARTITION: (DefinitionAction.KEEP, DefinitionAction.DELETE, DefinitionAction.STOP),
+    DefinitionKind.DROP_TABLE: (DefinitionAction.KEEP, DefinitionAction.DROP, DefinitionAction.STOP),
+    DefinitionKind.UNKNOWN: (DefinitionAction.STOP, DefinitionAction.IGNORE),
 }
 """The permitted actions, the default first."""
 
-_KINDS: Mapping[type[Difference], Kind] = {
-    TableRenamed: Kind.RENAME_TABLE,
-    ColumnAdded: Kind.ADD_COLUMN,
-    ColumnPublished: Kind.ADD_COLUMN,
-    ColumnDropped: Kind.DROP_COLUMN,
-    ColumnRenamed: Kind.RENAME_COLUMN,
-    TypeAltered: Kind.ALTER_TYPE,
-    NotNullAltered: Kind.NOT_NULL,
-    KeyAltered: Kind.KEY,
-    PartitionAttached: Kind.ATTACH_PARTITION,
-    PartitionDetached: Kind.DETACH_PARTITION,
+_KINDS: Mapping[type[Difference], DefinitionKind] = {
+    TableRenamed: DefinitionKind.RENAME_TABLE,
+    ColumnAdded: DefinitionKind.ADD_COLUMN,
+    ColumnPublished: DefinitionKind.ADD_COLUMN,
+    ColumnDropped: DefinitionKind.DROP_COLUMN,
+    ColumnRenamed: DefinitionKind.RENAME_COLUMN,
+    TypeAltered: DefinitionKind.ALTER_TYPE,
+    NotNullAltered: DefinitionKind.NOT_NULL,
+    KeyAltered: DefinitionKind.KEY,
+    PartitionAttached: DefinitionKind.ATTACH_PARTITION,
+    PartitionDetached: DefinitionKind.DETACH_PARTITION,
 }
 
-_NOTHING = {Action.IGNORE, Action.KEEP, Action.NULL}
+_NOTHING = {DefinitionAction.IGNORE, DefinitionAction.KEEP, DefinitionAction.NULL}
 
 _FOR_EACH_ROW, _OF_A_TYPE, _STORED_OTHERWISE = 2, 4, 8
 """Reasons of a rewrite (``TableRewritten``)."""
@@ -129,52 +129,52 @@ _FOR_EACH_ROW, _OF_A_TYPE, _STORED_OTHERWISE = 2, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    kind: Kind
+    kind: DefinitionKind
     pattern: TablePattern | None
-    action: Action
+    action: DefinitionAction
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
     """``general`` is ``ddl``. Picklable."""
 
-    general: Action = Action.APPLY
+    general: DefinitionAction = DefinitionAction.APPLY
     choices: Sequence[_Choice] = ()
 
     @classmethod
     def parse(cls, general: str, pairs: Mapping[str, str]) -> Policies:
         """Raises UsageError that names the key."""
-        return cls(Action(general), tuple(_choice(key, action) for key, action in pairs.items()))
+        return cls(DefinitionAction(general), tuple(_choice(key, action) for key, action in pairs.items()))
 
-    def action(self, kind: Kind, table: TableName | None) -> Action:
+    def action(self, kind: DefinitionKind, table: TableName | None) -> DefinitionAction:
         """``table`` is the source's; None for what concerns no single one, like a type."""
         asked = self.asked(kind, table)
         if asked is not None:
             return asked
         actions = ACTIONS[kind]
-        ignoring = [action for action in actions if action in _NOTHING] if self.general is Action.IGNORE else []
+        ignoring = [action for action in actions if action in _NOTHING] if self.general is DefinitionAction.IGNORE else []
         return (ignoring or actions)[0]
 
-    def asked(self, kind: Kind, table: TableName | None) -> Action | None:
+    def asked(self, kind: DefinitionKind, table: TableName | None) -> DefinitionAction | None:
         """Returns the explicit choice, other than ``apply`` and ``ignore`` for all kinds; None without one."""
         for choice in reversed(self.choices):
             fits = choice.pattern is None or (table is not None and choice.pattern.matches(*table))
             if choice.kind is kind and fits:
                 return choice.action
-        return Action.STOP if self.general is Action.STOP else None
+        return DefinitionAction.STOP if self.general is DefinitionAction.STOP else None
 
 
 DEFAULT_POLICIES = Policies()
 
 
-def kind_of(difference: Difference) -> Kind:
+def kind_of(difference: Difference) -> DefinitionKind:
     # one kind alone: a type's name may be altered without the type
     if isinstance(difference, TypeAltered) and difference.is_same:
-        return Kind.ENUM
+        return DefinitionKind.ENUM
     return _KINDS[type(difference)]
 
 
-def kinds_of(definition: PublishedDefinition) -> list[Kind]:
+def kinds_of(definition: PublishedDefinition) -> list[DefinitionKind]:
     """Returns the kinds of a definition, each once; empty if it alters nothing that rows carry. All of them are about
     the table of ``table_of``."""
     event, was = definition.event, definition.previous
@@ -188,9 +188,9 @@ def kinds_of(definition: PublishedDefinition) -> list[Kind]:
         case TableRewritten(reason=reason):
             return rewrite_kinds(reason)
         case TableGone():
-            return [Kind.DROP_TABLE]
+            return [DefinitionKind.DROP_TABLE]
         case DefinitionUnknown():
-            return [Kind.UNKNOWN]
+            return [DefinitionKind.UNKNOWN]
         case TableUnpublished():
             return []
         case unreachable:
@@ -204,16 +204,16 @@ def _came_empty(difference: Difference, definition: PublishedDefinition) -> bool
     return definition.event.tag == MADE_AS_PARTITION or difference.partition.oid in definition.empty
 
 
-def _kinds_of_type(was: TypeDefined, now: TypeDefined) -> list[Kind]:
-    named = [Kind.ENUM] if (was.schema, was.name, was.labels) != (now.schema, now.name, now.labels) else []
-    return [*named, Kind.TYPE] if alters_values(was, now) else named
+def _kinds_of_type(was: TypeDefined, now: TypeDefined) -> list[DefinitionKind]:
+    named = [DefinitionKind.ENUM] if (was.schema, was.name, was.labels) != (now.schema, now.name, now.labels) else []
+    return [*named, DefinitionKind.TYPE] if alters_values(was, now) else named
 
 
-def rewrite_kinds(reason: int) -> list[Kind]:
+def rewrite_kinds(reason: int) -> list[DefinitionKind]:
     """Returns the kinds for a rewrite; a change of the storage alone has none."""
     if reason == _STORED_OTHERWISE:
         return []
-    return [Kind.VOLATILE_DEFAULT] if reason & _FOR_EACH_ROW and not reason & _OF_A_TYPE else [Kind.REWRITE]
+    return [DefinitionKind.VOLATILE_DEFAULT] if reason & _FOR_EACH_ROW and not reason & _OF_A_TYPE else [DefinitionKind.REWRITE]
 
 
 def table_of(definition: PublishedDefinition) -> TableName | None:
@@ -236,12 +236,12 @@ def table_of(definition: PublishedDefinition) -> TableName | None:
 def _choice(key: str, text: str) -> _Choice:
     pattern, _, name = key.strip().rpartition(" ")
     try:
-        kind = Kind(name)
+        kind = DefinitionKind(name)
     except ValueError:
-        raise UsageError(f"ddl-policy: {name!r} is not a kind of schema change", f"the kinds are {', '.join(Kind)}") from None
+        raise UsageError(f"ddl-policy: {name!r} is not a kind of schema change", f"the kinds are {', '.join(DefinitionKind)}") from None
     if text not in ACTIONS[kind]:
         raise UsageError(f"ddl-policy: {text!r} cannot be done about {name}", f"choose one of {', '.join(ACTIONS[kind])}")
     try:
-        return _Choice(kind, TablePattern.parse(pattern) if pattern else None, Action(text))
+        return _Choice(kind, TablePattern.parse(pattern) if pattern else None, DefinitionAction(text))
     except ValueError as error:
         raise UsageError(f"ddl-policy: {pattern!r} {error}", "write a pattern and a kind, like 'shop.* drop-table'") from None

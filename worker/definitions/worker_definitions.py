@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pgsluice.rules.transformation import Transformation
 from pgsluice.shared import telemetry
 from pgsluice.shared.broker.bucket import StateBucket
-from pgsluice.shared.broker.definition_log import KEPT, NotedOutcome, Outcome, Outcomes, load_outcomes, store_outcomes
+from pgsluice.shared.broker.definition_log import KEPT, DefinitionOutcome, NotedOutcome, Outcomes, load_outcomes, store_outcomes
 from pgsluice.shared.config.settings import WorkerSettings
 from pgsluice.shared.definitions.definition_decisions import HeldColumn, accepted_by, load_held, store_held
 from pgsluice.shared.definitions.difference import key_of, primary_key_of
@@ -43,12 +43,12 @@ log = telemetry.logger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Met:
     arrival: Arrival
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[DefinitionOutcome, ...]
 
     @property
     def is_given(self) -> bool:
         """Returns whether a sink that alters its destination gets it."""
-        return Outcome.APPLIED in self.outcomes
+        return DefinitionOutcome.APPLIED in self.outcomes
 
 
 class WorkerDefinitions:
@@ -93,7 +93,7 @@ class WorkerDefinitions:
     def in_place(self, receipts: Iterable[Receipt]) -> Iterable[Receipt]:
         """``receipts`` of that batch, for the sink's ``commit``, which is given definitions on the way."""
         if self._met and self._accept is not None:
-            self._accept({met.arrival.definition for met in self._met if Outcome.ACCEPTED in met.outcomes})
+            self._accept({met.arrival.definition for met in self._met if DefinitionOutcome.ACCEPTED in met.outcomes})
         if not self._met or self._give is None:
             return receipts
         return given_in_place(receipts, [met.arrival for met in self._met if met.is_given], self._give)
@@ -124,21 +124,23 @@ class WorkerDefinitions:
 
     def _judged(self, arrival: Arrival) -> _Met:
         if arrival.is_copied:
-            passed_on = (Outcome.PASSED_ON,) if self._use is DefinitionUse.PASSES_ON else ()
-            return _Met(arrival, (Outcome.RECOPIED, *passed_on))
+            passed_on = (DefinitionOutcome.PASSED_ON,) if self._use is DefinitionUse.PASSES_ON else ()
+            return _Met(arrival, (DefinitionOutcome.RECOPIED, *passed_on))
         held = self._check_new_columns(arrival)
         self._check_held_key(arrival)
         left = replace(arrival, definition=self._transformation.without_held(arrival.definition))
         if arrival.position in self._accepted and not self._lets_pass(arrival):
-            return _Met(left, (Outcome.ACCEPTED,))
+            return _Met(left, (DefinitionOutcome.ACCEPTED,))
         judgement = judge(left, self._policies, self._use)
         if judgement.stop is not None:
             if not self._is_accepted(arrival.position):
                 raise self._stopped(arrival, judgement.stop)
-            return _Met(left, (Outcome.ACCEPTED,))
+            return _Met(left, (DefinitionOutcome.ACCEPTED,))
         if not held:
             return _Met(left, judgement.outcomes)
-        return _Met(left, (*judgement.outcomes, Outcome.HELD) if kinds_of(left.definition) else (Outcome.HELD,))
+        return _Met(
+            left, (*judgement.outcomes, DefinitionOutcome.HELD) if kinds_of(left.definition) else (DefinitionOutcome.HELD,)
+        )
 
     def _check_new_columns(self, arrival: Arrival) -> Sequence[DefinedColumn]:
         """Returns columns that are held from now on. Raises TerminalError when an operator must decide first."""
@@ -182,7 +184,7 @@ class WorkerDefinitions:
         return position in self._accepted
 
     def _stopped(self, arrival: Arrival, error: TerminalError) -> TerminalError:
-        self._note({arrival.position: (Outcome.STOPPED,)})
+        self._note({arrival.position: (DefinitionOutcome.STOPPED,)})
         return error
 
     def _hold(self, columns: Iterable[HeldColumn]) -> None:
@@ -199,7 +201,7 @@ class WorkerDefinitions:
             self._loop.run(store_held(self._bucket, self._worker, left))
             log.info("new columns pass from now on, as an operator decided", columns=released)
 
-    def _note(self, news: dict[Position, tuple[Outcome, ...]]) -> None:
+    def _note(self, news: dict[Position, tuple[DefinitionOutcome, ...]]) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             if self._outcomes is None:
@@ -213,7 +215,7 @@ class WorkerDefinitions:
             )
 
     def _tell_of_passed_over(self, met: Sequence[_Met]) -> None:
-        passed_over = sum(Outcome.PASSED_OVER in each.outcomes for each in met)
+        passed_over = sum(DefinitionOutcome.PASSED_OVER in each.outcomes for each in met)
         if passed_over and not self._has_told:
             self._has_told = True
             log.warning("this sink ignores schema changes; 'pgsluice ddl log' shows them", definitions=passed_over)

@@ -36,7 +36,7 @@ from pgsluice.worker.kafka_source.record_sizes import RecordSizes
 from pgsluice.worker.kafka_source.topic_ends import SourceTopics, check_goes_on, check_same_topic, missing_error
 from pgsluice.worker.positions.target import CURRENT
 from pgsluice.worker.sinks.kafka.broker_access import check_cluster
-from pgsluice.worker.stopping import Retrying, Stopping
+from pgsluice.worker.stopping import Retrying, WorkerStopping
 
 RANGE_RECORDS = 1000
 RANGE_BYTES = 4 * 1024 * 1024
@@ -246,10 +246,10 @@ class RangeIndex:
 
 
 def begun_index(
-    loop: EventLoopThread, client: Client, settings: WorkerSettings, kafka: KafkaSourceSettings, stopping: Stopping
+    loop: EventLoopThread, client: Client, settings: WorkerSettings, kafka: KafkaSourceSettings, stopping: WorkerStopping
 ) -> RangeIndex:
     """Returns the index of a starting worker. Waits until Kafka and the stream are reached; for a worker that ends at
-    the current end, until all of that is in. Raises as ``Stopping.check`` when that comes first."""
+    the current end, until all of that is in. Raises as ``WorkerStopping.check`` when that comes first."""
     index = RangeIndex(loop, client, GroupNames(settings.group), kafka)
     opening = Retrying("Kafka, or the group's stream, cannot be reached, trying again", settings.retry.source)
     stopping.wait_for(lambda: index.begin(settings.name, kafka.stream), opening)

@@ -30,7 +30,7 @@ END_DEADLINE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _WatchedValues:
     at: float
     lag: Lag = UNKNOWN_LAG
     heap: Heap | None = None
@@ -55,7 +55,7 @@ class WorkerWatch:
         self._memory = SparkMemory(spark)
         self._runs = runs
         self._on_ended = on_ended
-        self._found = _Look(time.monotonic())
+        self._found = _WatchedValues(time.monotonic())
         self._is_closing = False
         self._wanted = threading.Event()
         self._looks = AskedLooks()
@@ -96,8 +96,8 @@ class WorkerWatch:
             if not self._is_closing:
                 self._on_ended(ended_task("the watch for metrics", error))
 
-    def _look(self) -> _Look:
-        return _Look(time.monotonic(), self._lag(), self._memory.heap(), self._memory.python_rss(), self._runs_now())
+    def _look(self) -> _WatchedValues:
+        return _WatchedValues(time.monotonic(), self._lag(), self._memory.heap(), self._memory.python_rss(), self._runs_now())
 
     def _runs_now(self) -> Sequence[Sample]:
         try:

@@ -8,13 +8,13 @@ from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.positions.check import Start
 from pgsluice.worker.sinks.abilities import RenumberedSink
 from pgsluice.worker.sinks.sink import Applied, Sink
-from pgsluice.worker.stopping import Stopping, Waiting
+from pgsluice.worker.stopping import Waiting, WorkerStopping
 
 log = telemetry.logger(__name__)
 
 
-def find_start(streams: GroupStreams, sink: Sink, applied: Applied, stopping: Stopping) -> Start:
-    """Waits while the stream of changes ends before what is applied. Raises HistoryError, or as ``Stopping.check``."""
+def find_start(streams: GroupStreams, sink: Sink, applied: Applied, stopping: WorkerStopping) -> Start:
+    """Waits while the stream of changes ends before what is applied. Raises HistoryError, or as ``WorkerStopping.check``."""
     start = stopping.wait_for(lambda: streams.find_start(applied), Waiting("the group's streams"))
     if start != Start(applied):
         log.warning(

@@ -11,9 +11,9 @@ from starlette.responses import RedirectResponse, Response
 
 from pgsluice.console.server.access.origin import is_loopback
 from pgsluice.console.server.access.principal import Principal, Role
-from pgsluice.console.server.access.sessions import SESSION_S, Links, Session, Sessions
+from pgsluice.console.server.access.sessions import SESSION_S, BrowserSession, Links, Sessions
 from pgsluice.console.server.access.tokens import KnownToken, Tokens
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.server_settings import TokenSettings
 from pgsluice.shared.process.private_file import state_home, write_private
@@ -86,7 +86,7 @@ class Entrance:
             found = None if session is None or token_of_session is None else token_of_session.principal(session.id)
         if found is None:
             raise Problem(
-                Kind.UNAUTHENTICATED,
+                ProblemKind.UNAUTHENTICATED,
                 "no token or session that is valid comes with the request",
                 "send 'Authorization: Bearer …' ('pgsluice token create'), or open the link that 'pgsluice token link' prints",
             )
@@ -100,7 +100,7 @@ class Entrance:
         """Raises Problem (403) for a browser's write that does not prove to come from the server's page."""
         session, given = self._session(request), request.headers.get(CSRF_HEADER, "")
         if session is None or given != session.csrf:
-            raise Problem(Kind.FOREIGN, f"the header {CSRF_HEADER} does not belong to this session", "load the page again")
+            raise Problem(ProblemKind.FOREIGN, f"the header {CSRF_HEADER} does not belong to this session", "load the page again")
 
     def enter(self, request: Request) -> Response:
         """Exchanges a link's code for a session. Errors of the code are not distinguished."""
@@ -108,7 +108,7 @@ class Entrance:
         if token is None or self.tokens.with_id(token) is None:
             log.warning("a client opened a link that is not valid", client=request.client.host if request.client else "")
             raise Problem(
-                Kind.UNAUTHENTICATED, "this link is not valid, or no longer", "'pgsluice token link' prints another one"
+                ProblemKind.UNAUTHENTICATED, "this link is not valid, or no longer", "'pgsluice token link' prints another one"
             )
         cookie, session = self.sessions.begin(token)
         response = RedirectResponse("/", status_code=303)
@@ -118,7 +118,7 @@ class Entrance:
     def leave(self, who: Principal) -> None:
         """Ends the session of the browser that asks. Raises Problem for a program: it has no session."""
         if not who.session:
-            raise Problem(Kind.CONFLICT, "the request has a token and no session", "'pgsluice token revoke' ends a token")
+            raise Problem(ProblemKind.CONFLICT, "the request has a token and no session", "'pgsluice token revoke' ends a token")
         self.sessions.end(who.session)
 
     def remove_cookies(self, response: Response) -> None:
@@ -136,7 +136,7 @@ class Entrance:
                 path="/",
             )
 
-    def _session(self, request: Request) -> Session | None:
+    def _session(self, request: Request) -> BrowserSession | None:
         return self.sessions.find(request.cookies.get(self._cookie(SESSION_COOKIE), ""))
 
     def _cookie(self, name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.config.server_settings import TokenSettings
 from pgsluice.shared.errors import UsageError
@@ -35,16 +35,18 @@ class OwnOrigin:
         """Raises Problem for a request whose headers name another server, or that another site's page sends."""
         if not self._is_ours(host, 443 if self.is_secure else 80):
             raise Problem(
-                Kind.FOREIGN,
+                ProblemKind.FOREIGN,
                 "the request names another host than this server's",
                 "use the address that the server printed, or add the name to 'server-hosts'",
                 "Host",
             )
         if origin and not self._is_own_origin(origin, host):
-            raise Problem(Kind.FOREIGN, "a page of another origin sends this request", "open the page of this server", "Origin")
+            raise Problem(
+                ProblemKind.FOREIGN, "a page of another origin sends this request", "open the page of this server", "Origin"
+            )
         if fetch_site not in ("", "same-origin", "none"):
             raise Problem(
-                Kind.FOREIGN, "a page of another site sends this request", "open the page of this server", "Sec-Fetch-Site"
+                ProblemKind.FOREIGN, "a page of another site sends this request", "open the page of this server", "Sec-Fetch-Site"
             )
 
     def _is_ours(self, host: str, default_port: int) -> bool:

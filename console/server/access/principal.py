@@ -7,7 +7,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import assert_never
 
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 
 ALL_GROUPS = ("*",)
 
@@ -59,7 +59,7 @@ class Principal:
         """Raises Problem for a group that the principal may not see, whether a group of that name exists or not."""
         if not self.sees(group):
             raise Problem(
-                Kind.FORBIDDEN,
+                ProblemKind.FORBIDDEN,
                 f"'{self.name}' is for the groups {', '.join(self.groups)} only",
                 "use a token that was created for this group",
             )

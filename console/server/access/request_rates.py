@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from pgsluice.console.server.access.principal import Principal
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 
 PER_SECOND = 100.0
 """The page sends a few requests each second, and a script that reads many groups some dozens."""
@@ -38,7 +38,7 @@ class RequestRates:
         if left < 1:
             wait_s = math.ceil((1 - left) / PER_SECOND)
             raise Problem(
-                Kind.TOO_MANY,
+                ProblemKind.TOO_MANY,
                 f"'{who.name}' sends more requests than a token may",
                 f"send the next request after {wait_s} s, and fewer of them",
                 retry_after_s=wait_s,

@@ -30,7 +30,7 @@ _HOST_NAME_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class BrowserSession:
     """``id`` is the digest of its text. ``token`` is the id of the token that it began with. ``csrf`` has to come back in a
     header with whatever is written."""
 
@@ -49,14 +49,14 @@ class Sessions:
         self._ended = ended
         self._key = b""
 
-    def begin(self, token: str) -> tuple[str, Session]:
+    def begin(self, token: str) -> tuple[str, BrowserSession]:
         """Returns the cookie's text, and its session."""
         ends_at = round(time.time() + SESSION_S, 3)
         payload = orjson.dumps({"token": token, "nonce": secrets.token_urlsafe(16), "ends_at": ends_at})
         text = _text(payload)
         return f"{text}.{self._signed(text)}", self._session(text, token, ends_at)
 
-    def find(self, cookie: str) -> Session | None:
+    def find(self, cookie: str) -> BrowserSession | None:
         """Returns None for a session that this server did not sign, or that has ended."""
         text, _, signature = cookie.rpartition(".")
         if not text or not hmac.compare_digest(signature.encode(), self._signed(text).encode()):
@@ -78,8 +78,8 @@ class Sessions:
         """Returns a name of this machine that other servers on it do not know, so that browsers send them no cookies for it."""
         return f"{hmac.digest(self._load_key(), b'host name', 'sha256').hex()[:_HOST_NAME_LENGTH]}.localhost"
 
-    def _session(self, text: str, token: str, ends_at: float) -> Session:
-        return Session(_digest(text), token, self._signed(f"csrf {text}"), ends_at)
+    def _session(self, text: str, token: str, ends_at: float) -> BrowserSession:
+        return BrowserSession(_digest(text), token, self._signed(f"csrf {text}"), ends_at)
 
     def _signed(self, text: str) -> str:
         return _text(hmac.digest(self._load_key(), text.encode(), "sha256"))

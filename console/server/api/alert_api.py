@@ -10,7 +10,7 @@ from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
 from pgsluice.console.server.audit import now
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.revisions import check_revision, stale
 from pgsluice.shared.alerts.alert_overrides import (
     OVERRIDES,
@@ -97,7 +97,7 @@ async def set_alerts(call: Call) -> Answer:
     revision, before = await _settings(bucket)
     check_revision(call, revision, _spoken(group))
     if (request.webhook, request.token) != (before.webhook, before.token) and not call.who.role.includes(Role.ADMIN):
-        raise Problem(Kind.FORBIDDEN, "only an admin sets the receivers of alerts", "leave webhook and token as they are")
+        raise Problem(ProblemKind.FORBIDDEN, "only an admin sets the receivers of alerts", "leave webhook and token as they are")
     problem = next(_problems(request), None)
     if problem is not None:
         raise problem
@@ -122,7 +122,7 @@ async def show_test(call: Call) -> Answer:
     bucket = await found_bucket(call)
     entry = None if bucket is None else await bucket.read(TEST_KEY, AlertTest)
     if entry is None:
-        raise Problem(Kind.NOT_FOUND, "no test of this group's alerts was requested", "POST to the same path requests a test")
+        raise Problem(ProblemKind.NOT_FOUND, "no test of this group's alerts was requested", "POST to the same path requests a test")
     return Answer(entry.value)
 
 
@@ -142,18 +142,22 @@ def _silence(request: SilenceRequest, before: AlertOverrides, who: str) -> Silen
 def _problems(request: AlertsRequest) -> Iterator[Problem]:
     for name, text in (("webhook", request.webhook), ("token", request.token)):
         if text and not is_reference(text):
-            yield Problem(Kind.MALFORMED, f"{name} is no reference to a variable for alerts", REFERENCE_REMEDY, name)
+            yield Problem(ProblemKind.MALFORMED, f"{name} is no reference to a variable for alerts", REFERENCE_REMEDY, name)
     for name, seconds, least in (("lag_s", request.lag_s, 0), ("for_s", request.for_s, 0), ("repeat_s", request.repeat_s, 1)):
         if seconds is not None and not least <= seconds <= LONGEST_S:
-            yield Problem(Kind.MALFORMED, f"{name} is not from {least} to {LONGEST_S:.0f} seconds", "write seconds", name)
+            yield Problem(ProblemKind.MALFORMED, f"{name} is not from {least} to {LONGEST_S:.0f} seconds", "write seconds", name)
     if len(request.silences) > MOST_SILENCES:
-        yield Problem(Kind.MALFORMED, f"there are more than {MOST_SILENCES} silences", "silence several at once", "silences")
+        yield Problem(
+            ProblemKind.MALFORMED, f"there are more than {MOST_SILENCES} silences", "silence several at once", "silences"
+        )
     for number, silence in enumerate(request.silences):
         if not _is_time(silence.until):
             where = f"silences[{number}].until"
-            yield Problem(Kind.MALFORMED, "until is no time with its zone", "write it like 2026-01-31T12:00:00Z", where)
+            yield Problem(ProblemKind.MALFORMED, "until is no time with its zone", "write it like 2026-01-31T12:00:00Z", where)
         if max(len(silence.subject), len(silence.reason)) > MOST_TEXT:
-            yield Problem(Kind.MALFORMED, f"a text has more than {MOST_TEXT} characters", "shorten it", f"silences[{number}]")
+            yield Problem(
+                ProblemKind.MALFORMED, f"a text has more than {MOST_TEXT} characters", "shorten it", f"silences[{number}]"
+            )
 
 
 def _is_time(text: str) -> bool:

@@ -13,7 +13,7 @@ from pgsluice.console.check.selection import select
 from pgsluice.console.documents.document_settings import load_document, names_nats
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 
 CHECKING_S = 60.0
 
@@ -31,7 +31,7 @@ async def check(call: Call) -> Answer:
     stored = await call.parts.documents.find(group)
     if stored is None:
         raise Problem(
-            Kind.NOT_FOUND,
+            ProblemKind.NOT_FOUND,
             f"group '{group}' has no document, so its servers are not known here",
             "'pgsluice apply -f pgsluice.yaml', or run 'pgsluice check' where its processes run",
         )
@@ -44,7 +44,7 @@ async def check(call: Call) -> Answer:
             report = await asyncio.get_running_loop().run_in_executor(call.parts.checks, examine, parts, selection)
     except TimeoutError:
         raise Problem(
-            Kind.UNAVAILABLE, f"the check took more than {CHECKING_S:g} s", "a server may not answer: try again"
+            ProblemKind.UNAVAILABLE, f"the check took more than {CHECKING_S:g} s", "a server may not answer: try again"
         ) from None
     return Answer(CheckView(report.content(), "\n".join(scripts(report))), target=group)
 

@@ -12,7 +12,7 @@ from pgsluice.console.documents.document_store import StoredDocument
 from pgsluice.console.documents.group_document import GroupDocument, format_document
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.revisions import check_revision, delete_named, stale
 from pgsluice.shared.broker.record import TimeText
 from pgsluice.shared.errors import UsageError
@@ -122,11 +122,13 @@ async def export(call: Call) -> Answer:
 
 async def _documents(call: Call) -> list[GroupDocument]:
     if len(call.body.documents) > MOST_DOCUMENTS:
-        raise Problem(Kind.MALFORMED, f"there are more than {MOST_DOCUMENTS} documents", "send less at once", "documents")
+        raise Problem(ProblemKind.MALFORMED, f"there are more than {MOST_DOCUMENTS} documents", "send less at once", "documents")
     texts = {f"documents[{i}]": text for i, text in enumerate(call.body.documents)}
     found = await call.parts.parsed(call.who, _read_allowed, texts, call.parts.bounds)
     if not found:
-        raise Problem(Kind.MALFORMED, "there is no document in it", "send YAML as the configuration file has it", "documents")
+        raise Problem(
+            ProblemKind.MALFORMED, "there is no document in it", "send YAML as the configuration file has it", "documents"
+        )
     for document in found:
         call.who.check_group(document.group)
     return found
@@ -142,7 +144,9 @@ def _read_allowed(texts: Mapping[str, str], bounds: Bounds) -> list[GroupDocumen
 
 def _only(documents: list[GroupDocument], group: str) -> GroupDocument:
     if len(documents) != 1 or documents[0].group != group:
-        raise Problem(Kind.MALFORMED, f"the body is not one document of group '{group}'", f"write 'group: {group}'", "yaml")
+        raise Problem(
+            ProblemKind.MALFORMED, f"the body is not one document of group '{group}'", f"write 'group: {group}'", "yaml"
+        )
     return documents[0]
 
 
@@ -154,7 +158,7 @@ async def _found(call: Call) -> StoredDocument[GroupDocument]:
 
 
 def _without_document(group: str) -> Problem:
-    return Problem(Kind.NOT_FOUND, f"group '{group}' has no document", "PUT one, or 'pgsluice apply -f FILE'")
+    return Problem(ProblemKind.NOT_FOUND, f"group '{group}' has no document", "PUT one, or 'pgsluice apply -f FILE'")
 
 
 def _spoken(group: str) -> str:

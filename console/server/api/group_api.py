@@ -9,7 +9,7 @@ from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
 from pgsluice.console.server.live.group_looks import GroupView
 from pgsluice.console.server.live.series import Series, SeriesName
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.wire.names import GroupNames
 
@@ -57,7 +57,7 @@ async def view_of(call: Call) -> GroupView:
     view = call.parts.looks.view(group) or await call.parts.looks.look_now(group)
     if view is None:
         raise Problem(
-            Kind.NOT_FOUND, f"there is no group '{group}' on this NATS", "GET /api/v1/groups lists those that there are"
+            ProblemKind.NOT_FOUND, f"there is no group '{group}' on this NATS", "GET /api/v1/groups lists those that there are"
         )
     return view
 
@@ -67,7 +67,9 @@ async def bucket_of(call: Call) -> StateBucket:
     bucket = await found_bucket(call)
     if bucket is None:
         group = call.path["group"]
-        raise Problem(Kind.CONFLICT, f"group '{group}' was never started", "start its replicator first, or have a server run it")
+        raise Problem(
+            ProblemKind.CONFLICT, f"group '{group}' was never started", "start its replicator first, or have a server run it"
+        )
     return bucket
 
 
@@ -81,7 +83,9 @@ async def show_series(call: Call) -> Answer:
     view = await view_of(call)
     since_s = time.time() - DEFAULT_SERIES_S if call.query.since_s is None else call.query.since_s
     if not 0 <= since_s <= 2**40:
-        raise Problem(Kind.MALFORMED, "since_s is not a time in seconds since 1970", "leave it out for the last hour", "since_s")
+        raise Problem(
+            ProblemKind.MALFORMED, "since_s is not a time in seconds since 1970", "leave it out for the last hour", "since_s"
+        )
     names = call.query.name or tuple(SeriesName)
     return Answer(SeriesList(tuple(call.parts.series.read(view.group, name, since_s) for name in names)))
 

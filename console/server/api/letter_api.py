@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import orjson
 
-from pgsluice.console.dead import BlockingLetter, ListedLetter, Selection, ask_for_replay, blocking, listed, remove_letters
+from pgsluice.console.dead import BlockingLetter, LetterSelection, ListedLetter, ask_for_replay, blocking, listed, remove_letters
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.typed_json import Json
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.wire.names import GroupNames
@@ -103,9 +103,9 @@ def _named(letters: Sequence[StoredLetter], query: PositionQuery) -> StoredLette
     position = query.position
     found = [stored for stored in letters if str(stored.letter.position) == position]
     if not found:
-        raise Problem(Kind.NOT_FOUND, f"there is no dead letter {position}", "see the list; it may have been replayed")
+        raise Problem(ProblemKind.NOT_FOUND, f"there is no dead letter {position}", "see the list; it may have been replayed")
     if len(found) > 1:
-        raise Problem(Kind.MALFORMED, f"several workers have a dead letter {position}", "name one of them", "worker")
+        raise Problem(ProblemKind.MALFORMED, f"several workers have a dead letter {position}", "name one of them", "worker")
     return found[0]
 
 
@@ -119,8 +119,8 @@ async def discard_letters(call: Call) -> Answer:
     return Answer(LetterList(tuple(map(listed, removed))), target=_target(call))
 
 
-def _selection(call: Call) -> Selection:
-    return Selection(call.body.worker, call.body.positions, call.body.all)
+def _selection(call: Call) -> LetterSelection:
+    return LetterSelection(call.body.worker, call.body.positions, call.body.all)
 
 
 def _target(call: Call) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from pgsluice.console.inspect.messages import MessagesPage, Place, read_messages
+from pgsluice.console.inspect.messages import MessagesPage, StreamPlace, read_messages
 from pgsluice.console.inspect.row_trace import SEARCHED_MESSAGES, RowKey, Trace, trace_row
 from pgsluice.console.inspect.rules_trial import BenchResult, BenchTrial, ChangesTrial, RuledChanges
 from pgsluice.console.inspect.shown import parse_pattern, parse_place
@@ -15,7 +15,7 @@ from pgsluice.console.inspect.trial_process import run_trial
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.typed_json import Json, parse
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.published_tables import load_tables
@@ -75,7 +75,7 @@ async def show_messages(call: Call) -> Answer:
 async def trace(call: Call) -> Answer:
     request, view = call.body, await view_of(call)
     if not request.key:
-        raise Problem(Kind.MALFORMED, "key names no column", 'give the row\'s key, like {"id": "7"}', "key")
+        raise Problem(ProblemKind.MALFORMED, "key names no column", 'give the row\'s key, like {"id": "7"}', "key")
     most = _within(request.messages, MOST_SEARCHED, "messages")
     _check_texts(request)
     names = GroupNames(view.group)
@@ -111,20 +111,20 @@ async def bench(call: Call) -> Answer:
 def _check_texts(request: TraceRequest | BenchRequest) -> None:
     for name, text in (("rules", request.rules), ("routing", request.routing)):
         if len(text) > MOST_CHARACTERS:
-            raise Problem(Kind.MALFORMED, f"{name} have more than {MOST_CHARACTERS} characters", "try fewer at once", name)
+            raise Problem(ProblemKind.MALFORMED, f"{name} have more than {MOST_CHARACTERS} characters", "try fewer at once", name)
 
 
 async def _sample(call: Call, names: GroupNames, request: BenchRequest) -> list[bytes]:
     """The newest changes, as lines."""
     most = _within(request.sample, MOST_SAMPLE, "sample")
     pattern: TablePattern | None = parse_pattern(request.table) if request.table else None
-    page = await read_messages(call.parts.client, names, Place(), pattern, most)
+    page = await read_messages(call.parts.client, names, StreamPlace(), pattern, most)
     return [orjson.dumps(change) for message in page.messages for change in message.changes][-most:]
 
 
 def _within(number: int, most: int, name: str) -> int:
     if not 1 <= number <= most:
-        raise Problem(Kind.MALFORMED, f"{name} is not from 1 to {most}", "ask for less at once", name)
+        raise Problem(ProblemKind.MALFORMED, f"{name} is not from 1 to {most}", "ask for less at once", name)
     return number
 
 

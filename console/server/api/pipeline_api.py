@@ -11,7 +11,7 @@ from pgsluice.console.pipelines.pipeline_document import PipelineDocument, forma
 from pgsluice.console.pipelines.pipeline_runs import ListedRun, look_at_runs
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.revisions import check_revision, delete_named, stale
 from pgsluice.replicator.pipelines.pipeline_run import planned
 from pgsluice.shared.broker.record import TimeText
@@ -136,12 +136,12 @@ async def put_pipeline(call: Call) -> Answer:
         document = await call.parts.parsed(call.who, parse_pipeline_document, "the body", call.body.yaml, name)
         await call.parts.pipelines.check_document(document)
     except UsageError as error:
-        raise Problem(Kind.MALFORMED, error.fact, error.remedy, "yaml") from None
+        raise Problem(ProblemKind.MALFORMED, error.fact, error.remedy, "yaml") from None
     group = document.parsed().group
     call.who.check_group(group)
     if not await _is_open(call):
         raise Problem(
-            Kind.FORBIDDEN, f"pipeline '{name}' is of a group that '{call.who.name}' may not see", "give it another name"
+            ProblemKind.FORBIDDEN, f"pipeline '{name}' is of a group that '{call.who.name}' may not see", "give it another name"
         )
     revision = await documents.revision(name)
     check_revision(call, revision, _spoken(name))
@@ -171,7 +171,7 @@ async def plan(call: Call) -> Answer:
             wanted = await planned(found.settings, found.pipeline, full=call.body.full)
     except TimeoutError:
         raise Problem(
-            Kind.UNAVAILABLE, f"the source took more than {PLANNING_S:g} s", "'pgsluice run --dry-run' waits for longer"
+            ProblemKind.UNAVAILABLE, f"the source took more than {PLANNING_S:g} s", "'pgsluice run --dry-run' waits for longer"
         ) from None
     columns = tuple(PlannedColumn(name, type_name) for name, type_name in wanted.columns)
     content = PlanView(wanted.is_full, wanted.is_resumed, wanted.rows, wanted.ranges, columns)
@@ -183,7 +183,7 @@ async def found_pipeline(call: Call) -> ListedPipeline:
     name = call.path["pipeline"]
     found = await _named(call)
     if found is None or not _is_shown(call, found):
-        raise Problem(Kind.NOT_FOUND, f"there is no pipeline '{name}'", "GET /pipelines shows those there are")
+        raise Problem(ProblemKind.NOT_FOUND, f"there is no pipeline '{name}'", "GET /pipelines shows those there are")
     return found
 
 
@@ -238,7 +238,7 @@ def _document_view(stored: StoredDocument[PipelineDocument]) -> PipelineDocument
 
 
 def _without_document(name: str) -> Problem:
-    return Problem(Kind.NOT_FOUND, f"there is no document of pipeline '{name}'", "PUT one")
+    return Problem(ProblemKind.NOT_FOUND, f"there is no document of pipeline '{name}'", "PUT one")
 
 
 def _spoken(name: str) -> str:

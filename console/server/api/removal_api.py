@@ -10,7 +10,7 @@ from pgsluice.console.forget import forget_worker
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import view_of
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.shared.config.settings import DropSettings
 
 
@@ -41,7 +41,7 @@ async def drop_group(call: Call) -> Answer:
     source = await source_of(call.parts.documents, view.group, call.parts.bounds)
     if source is None and not request.nats_only and await publishing_worker(settings.nats, view.group) is None:
         raise Problem(
-            Kind.CONFLICT,
+            ProblemKind.CONFLICT,
             "how the group's source is reached is not known here, so slot and publication would stay",
             "apply its document first, run 'pgsluice drop' elsewhere, or set nats_only",
         )
@@ -59,7 +59,7 @@ async def forget(call: Call) -> Answer:
 
 def _check_name(given: str, name: str) -> None:
     if given != name:
-        raise Problem(Kind.MALFORMED, f"name is not '{name}'", "write the name of the group to remove", "name")
+        raise Problem(ProblemKind.MALFORMED, f"name is not '{name}'", "write the name of the group to remove", "name")
 
 
 ENDPOINTS = (

@@ -8,7 +8,7 @@ from pgsluice.console.pipelines.pipeline_runs import ListedRun, PipelineRuns, lo
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.pipeline_api import found_pipeline
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.replicator.pipelines.pipeline import Pipeline
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.pipelines.run_requests import RunRequest, Ticks, ask_for_run, cancel, pause, resume
@@ -64,14 +64,14 @@ async def show_request(call: Call) -> Answer:
     _, found = await _runs(call)
     request = next((each for each in found.requests if each.id == call.path["request"]), None)
     if request is None:
-        raise Problem(Kind.NOT_FOUND, "there is no such request", "the oldest that are done are forgotten")
+        raise Problem(ProblemKind.NOT_FOUND, "there is no such request", "the oldest that are done are forgotten")
     return Answer(request)
 
 
 async def pause_run(call: Call) -> Answer:
     pipeline, run = await _steerable(call)
     if run.state not in ("reading", "pausing", "paused", "interrupted", "failed"):
-        raise Problem(Kind.CONFLICT, f"run {run.run} is {run.state}, so there is nothing to pause")
+        raise Problem(ProblemKind.CONFLICT, f"run {run.run} is {run.state}, so there is nothing to pause")
     await pause(_bucket(call, pipeline))
     return await _steered(call, run)
 
@@ -87,7 +87,7 @@ async def cancel_run(call: Call) -> Answer:
     if run.state == "cancelled":
         return await _steered(call, run)
     if run.state in ("finished", "applied", "abandoned"):
-        raise Problem(Kind.CONFLICT, f"run {run.run} is {run.state}, so there is nothing to cancel")
+        raise Problem(ProblemKind.CONFLICT, f"run {run.run} is {run.state}, so there is nothing to cancel")
     await cancel(_bucket(call, pipeline))
     return await _steered(call, run)
 
@@ -97,7 +97,7 @@ async def _runs(call: Call) -> tuple[Pipeline, PipelineRuns]:
     listed = await found_pipeline(call)
     if listed.pipeline is None:
         assert listed.problem is not None
-        raise Problem(Kind.CONFLICT, listed.problem.fact, listed.problem.remedy)
+        raise Problem(ProblemKind.CONFLICT, listed.problem.fact, listed.problem.remedy)
     return listed.pipeline, await look_at_runs(call.parts.client, listed.pipeline)
 
 
@@ -105,7 +105,7 @@ def _named(call: Call, found: PipelineRuns) -> ListedRun:
     named = call.path["run"]
     run = next((each for each in found.runs if str(each.run) == named), None)
     if run is None:
-        raise Problem(Kind.NOT_FOUND, "there is no such run", "GET /pipelines/{pipeline}/runs shows those that are kept")
+        raise Problem(ProblemKind.NOT_FOUND, "there is no such run", "GET /pipelines/{pipeline}/runs shows those that are kept")
     return run
 
 
@@ -114,7 +114,7 @@ async def _steerable(call: Call) -> tuple[Pipeline, ListedRun]:
     pipeline, found = await _runs(call)
     run = _named(call, found)
     if run != found.runs[0]:
-        raise Problem(Kind.CONFLICT, f"run {run.run} is over", f"run {found.runs[0].run} is the newest")
+        raise Problem(ProblemKind.CONFLICT, f"run {run.run} is over", f"run {found.runs[0].run} is the newest")
     return pipeline, run
 
 

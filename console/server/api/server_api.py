@@ -10,7 +10,7 @@ from pgsluice.console.server import openapi
 from pgsluice.console.server.access.principal import Principal, Role
 from pgsluice.console.server.audit import AuditEntry, AuditPart
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.typed_json import Json
 
 MOST_ENTRIES = 500
@@ -57,13 +57,13 @@ async def show_server(call: Call) -> Answer:
 async def show_health(call: Call) -> Answer:
     if call.parts.client.is_connected:
         return Answer(HealthView(True, ""))
-    return Answer(HealthView(False, "NATS does not answer"), status=Kind.UNAVAILABLE.status)
+    return Answer(HealthView(False, "NATS does not answer"), status=ProblemKind.UNAVAILABLE.status)
 
 
 async def show_audit(call: Call) -> Answer:
     limit = call.query.limit
     if not 1 <= limit <= MOST_ENTRIES:
-        raise Problem(Kind.MALFORMED, f"limit is not from 1 to {MOST_ENTRIES}", "ask for less at once", "limit")
+        raise Problem(ProblemKind.MALFORMED, f"limit is not from 1 to {MOST_ENTRIES}", "ask for less at once", "limit")
     part = await call.parts.audit.newest(limit, call.query.before, refused=call.query.refused)
     return Answer(replace(part, entries=tuple(each for each in part.entries if _is_told(call.who, each.entry))))
 

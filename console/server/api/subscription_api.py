@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.subscriptions.subscribing import (
     WORKER,
     SubscriptionView,
@@ -92,7 +92,7 @@ async def begin(call: Call) -> Answer:
     bucket, request = await bucket_of(call), call.body
     for name in ("url", "schema", "table", "worker"):
         if len(getattr(request, name)) > MOST_TEXT:
-            raise Problem(Kind.MALFORMED, f"{name} has more than {MOST_TEXT} characters", "shorten it", name)
+            raise Problem(ProblemKind.MALFORMED, f"{name} has more than {MOST_TEXT} characters", "shorten it", name)
     check_worker_name(request.worker)
     wish = SubscriptionWish(request.url, request.schema, request.table, request.event_types, request.worker, request.rules)
     names, settings = GroupNames(call.path["group"]), call.parts.settings.subscribing
@@ -144,13 +144,15 @@ def _owner(call: Call) -> str:
 
 async def _check_owned(call: Call, bucket: StateBucket) -> None:
     if not await is_owned(bucket, call.body.id, _owner(call)):
-        raise Problem(Kind.NOT_FOUND, "there is no such subscription", "GET /groups/{group}/webhooks shows those there are", "id")
+        raise Problem(
+            ProblemKind.NOT_FOUND, "there is no such subscription", "GET /groups/{group}/webhooks shows those there are", "id"
+        )
 
 
 async def _view(bucket: StateBucket, identifier: str) -> SubscriptionView:
     found = next((view for view in await views(bucket) if view.id == identifier), None)
     if found is None:
-        raise Problem(Kind.NOT_FOUND, "another client has ended the subscription")
+        raise Problem(ProblemKind.NOT_FOUND, "another client has ended the subscription")
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.tables import ListedTable, check_takes_orders, listed_tables
 from pgsluice.console.units.table_pauses import TablePause, write_pause
 from pgsluice.replicator.membership.membership import load_membership
@@ -69,7 +69,7 @@ async def list_tables(call: Call) -> Answer:
 async def pause_tables(call: Call) -> Answer:
     request: PauseRequest = call.body
     if not request.tables:
-        raise Problem(Kind.MALFORMED, "no tables are named", "name one at least", "tables")
+        raise Problem(ProblemKind.MALFORMED, "no tables are named", "name one at least", "tables")
     pause = TablePause(request.tables, request.paused, request.reason)
     meant = await write_pause(await bucket_of(call), pause, call.who.name)
     verb = "paused" if request.paused else "resumed"
@@ -79,7 +79,7 @@ async def pause_tables(call: Call) -> Answer:
 async def order_tables(call: Call) -> Answer:
     request: OrderRequest = call.body
     if not request.tables:
-        raise Problem(Kind.MALFORMED, "no tables are named", "name one at least", "tables")
+        raise Problem(ProblemKind.MALFORMED, "no tables are named", "name one at least", "tables")
     for text in request.tables:
         try:
             TablePattern.parse(text)
@@ -98,7 +98,7 @@ async def show_order(call: Call) -> Answer:
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else -1
     found = (await ORDERS.load(await bucket_of(call))).order(number)
     if found is None:
-        raise Problem(Kind.NOT_FOUND, f"there is no request {text}, or not any more", "the list of tables shows open ones")
+        raise Problem(ProblemKind.NOT_FOUND, f"there is no request {text}, or not any more", "the list of tables shows open ones")
     return Answer(found)
 
 

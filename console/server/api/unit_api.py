@@ -9,7 +9,7 @@ from pgsluice.console.processes.log_file import LogFile
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import bucket_of, found_bucket, view_of
 from pgsluice.console.server.endpoint_table import PREFIX, Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.units.orders import UnitVerb, write_order
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.ledger import Ledger
@@ -81,7 +81,7 @@ async def set_desired(call: Call) -> Answer:
     unknown = sorted(set(units) - set(known))
     if unknown or not units:
         named = f"there is no unit '{unknown[0]}'" if unknown else "the group has no worker"
-        raise Problem(Kind.MALFORMED, named, f"there are {', '.join(known)}", "units")
+        raise Problem(ProblemKind.MALFORMED, named, f"there are {', '.join(known)}", "units")
     verbs = _verbs(request)
     revisions = [(await write_order(bucket, unit, verbs, call.who.name, request.reason)).revision for unit in units]
     target = f"{call.path['group']} {', '.join(units)}: {request.state.value}"
@@ -105,11 +105,13 @@ def _verbs(request: DesiredRequest) -> tuple[UnitVerb, ...]:
 async def show_log(call: Call) -> Answer:
     view, runner = await view_of(call), call.parts.runner
     if runner is None:
-        raise Problem(Kind.NOT_FOUND, "this server runs no processes", "ask the machine or the orchestrator that runs them")
+        raise Problem(
+            ProblemKind.NOT_FOUND, "this server runs no processes", "ask the machine or the orchestrator that runs them"
+        )
     bucket, named = await found_bucket(call), call.parts.looks.units_named(view.group)
     known = named if bucket is None else await known_units(bucket, named)
     if call.query.unit not in known:
-        raise Problem(Kind.NOT_FOUND, f"there is no unit '{call.query.unit}'", f"there are {', '.join(known)}", "unit")
+        raise Problem(ProblemKind.NOT_FOUND, f"there is no unit '{call.query.unit}'", f"there are {', '.join(known)}", "unit")
     return Answer(_read(runner.log_of(view.group, call.query.unit), call.query.after))
 
 

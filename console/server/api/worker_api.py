@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pgsluice.console.server.access.principal import Role
 from pgsluice.console.server.api.group_api import found_bucket, view_of
 from pgsluice.console.server.endpoint_table import Answer, Call, Endpoint, Rows
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.worker_status import WorkerStatus
 from pgsluice.shared.broker.unit_records import worker_unit
 from pgsluice.shared.broker.worker_records import BatchesRecord, BatchRecord, batches_key
@@ -31,7 +31,7 @@ async def show_worker(call: Call) -> Answer:
     states = {} if status is None else {each.unit: each for each in status.units}
     if status is None or worker_unit(name) not in states:
         known = ", ".join(unit.name for unit in states.values() if unit.unit != unit.name) or "none yet"
-        raise Problem(Kind.NOT_FOUND, f"group '{view.group}' has no worker '{name}'", f"there are: {known}")
+        raise Problem(ProblemKind.NOT_FOUND, f"group '{view.group}' has no worker '{name}'", f"there are: {known}")
     bucket = await found_bucket(call)
     entry = None if bucket is None else await bucket.read(batches_key(name), BatchesRecord)
     told = BatchesRecord("") if entry is None else entry.value

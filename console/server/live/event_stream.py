@@ -16,7 +16,7 @@ import orjson
 
 from pgsluice.console.server.access.principal import Principal
 from pgsluice.console.server.live.group_looks import GroupLooks, GroupView
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 
 HEARTBEAT_S = 15.0
 MOST_STREAMS = 16
@@ -46,7 +46,7 @@ class EventStreams:
         """Opens a stream of the groups that ``who`` may see. Raises Problem when the token has too many streams open already."""
         if self._opened[who.token] >= MOST_STREAMS:
             raise Problem(
-                Kind.TOO_MANY, f"'{who.name}' has {MOST_STREAMS} streams of events open", "close one, or use another token"
+                ProblemKind.TOO_MANY, f"'{who.name}' has {MOST_STREAMS} streams of events open", "close one, or use another token"
             )
         self._opened[who.token] += 1
         return EventStream(self, who, last_number)

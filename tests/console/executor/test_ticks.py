@@ -15,8 +15,8 @@ from pgsluice.shared.pipelines.run_requests import (
     RequestState,
     RunRequest,
     RunRequests,
+    RunWish,
     TickOutcome,
-    Wish,
 )
 from pgsluice.shared.pipelines.run_schedule import OverlapPolicy, RunSchedule
 
@@ -129,7 +129,7 @@ def test_with_queue_one_tick_waits_and_the_next_ones_are_skipped() -> None:
 
 
 def test_ticks_of_a_paused_pipeline_are_skipped() -> None:
-    known = advanced(RunRequests(wish=Wish.PAUSE), EVERY_MINUTE, START)
+    known = advanced(RunRequests(wish=RunWish.PAUSE), EVERY_MINUTE, START)
     assert (known.requests, known.ticks.notes[0].reason) == ((), PAUSED)
 
 

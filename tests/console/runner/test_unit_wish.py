@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgsluice.console.runner.unit_wish import StartedWith, Step, UnitCase, next_step
+from pgsluice.console.runner.unit_wish import RunnerStep, StartedWith, UnitCase, next_step
 from pgsluice.shared.broker.unit_records import Desired
 
 NOW = StartedWith(7, 3)
@@ -19,32 +19,32 @@ ENDED = replace(RUNNING, is_running=False, exit_code=75)
 @pytest.mark.parametrize(
     ("case", "step"),
     [
-        (UnitCase(True, Desired.RUNNING, NOW, False), Step.START),
-        (UnitCase(True, Desired.PAUSED, NOW, False), Step.START),
-        (UnitCase(True, Desired.STOPPED, NOW, False), Step.LEAVE),
-        (UnitCase(False, Desired.RUNNING, NOW, False), Step.LEAVE),
-        (RUNNING, Step.LEAVE),
-        (replace(RUNNING, desired=Desired.STOPPED), Step.LEAVE),
-        (replace(RUNNING, started=StartedWith(6, 3)), Step.RENEW),
-        (replace(RUNNING, started=StartedWith(7, 2)), Step.LEAVE),
-        (replace(RUNNING, started=StartedWith(6, 3), wanted=False), Step.LEAVE),
-        (replace(RUNNING, started=None), Step.LEAVE),
-        (ENDED, Step.AGAIN),
-        (replace(ENDED, exit_code=None), Step.AGAIN),
-        (replace(ENDED, exit_code=-9), Step.AGAIN),
-        (replace(ENDED, exit_code=0), Step.AGAIN),
-        (replace(ENDED, exit_code=0, is_finished=True), Step.LEAVE),
-        (replace(ENDED, exit_code=70), Step.LEAVE),
-        (replace(ENDED, exit_code=2), Step.LEAVE),
-        (replace(ENDED, exit_code=70, started=StartedWith(6, 3)), Step.START),
-        (replace(ENDED, exit_code=70, started=StartedWith(7, 2)), Step.START),
-        (replace(ENDED, exit_code=0, is_finished=True, started=StartedWith(7, 2)), Step.START),
-        (replace(ENDED, desired=Desired.STOPPED), Step.LEAVE),
-        (replace(ENDED, wanted=False), Step.LEAVE),
+        (UnitCase(True, Desired.RUNNING, NOW, False), RunnerStep.START),
+        (UnitCase(True, Desired.PAUSED, NOW, False), RunnerStep.START),
+        (UnitCase(True, Desired.STOPPED, NOW, False), RunnerStep.LEAVE),
+        (UnitCase(False, Desired.RUNNING, NOW, False), RunnerStep.LEAVE),
+        (RUNNING, RunnerStep.LEAVE),
+        (replace(RUNNING, desired=Desired.STOPPED), RunnerStep.LEAVE),
+        (replace(RUNNING, started=StartedWith(6, 3)), RunnerStep.RENEW),
+        (replace(RUNNING, started=StartedWith(7, 2)), RunnerStep.LEAVE),
+        (replace(RUNNING, started=StartedWith(6, 3), wanted=False), RunnerStep.LEAVE),
+        (replace(RUNNING, started=None), RunnerStep.LEAVE),
+        (ENDED, RunnerStep.AGAIN),
+        (replace(ENDED, exit_code=None), RunnerStep.AGAIN),
+        (replace(ENDED, exit_code=-9), RunnerStep.AGAIN),
+        (replace(ENDED, exit_code=0), RunnerStep.AGAIN),
+        (replace(ENDED, exit_code=0, is_finished=True), RunnerStep.LEAVE),
+        (replace(ENDED, exit_code=70), RunnerStep.LEAVE),
+        (replace(ENDED, exit_code=2), RunnerStep.LEAVE),
+        (replace(ENDED, exit_code=70, started=StartedWith(6, 3)), RunnerStep.START),
+        (replace(ENDED, exit_code=70, started=StartedWith(7, 2)), RunnerStep.START),
+        (replace(ENDED, exit_code=0, is_finished=True, started=StartedWith(7, 2)), RunnerStep.START),
+        (replace(ENDED, desired=Desired.STOPPED), RunnerStep.LEAVE),
+        (replace(ENDED, wanted=False), RunnerStep.LEAVE),
     ],
     ids=str,
 )
-def test_each_case_has_its_step(case: UnitCase, step: Step) -> None:
+def test_each_case_has_its_step(case: UnitCase, step: RunnerStep) -> None:
     assert next_step(case) is step
 
 
@@ -64,9 +64,9 @@ cases = st.builds(
 @given(cases)
 def test_nothing_is_started_beside_a_process_nor_against_what_is_desired(case: UnitCase) -> None:
     step = next_step(case)
-    if step in (Step.START, Step.AGAIN):
+    if step in (RunnerStep.START, RunnerStep.AGAIN):
         assert not case.is_running
         assert case.wanted
         assert case.desired is not Desired.STOPPED
-    if step is Step.RENEW:
+    if step is RunnerStep.RENEW:
         assert case.is_running

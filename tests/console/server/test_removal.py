@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from nats.aio.client import Client
 
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertRecord, AlertsRecord
-from pgsluice.shared.alerts.conditions import AlertName, Severity
+from pgsluice.shared.alerts.conditions import AlertName, AlertSeverity
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import lease_key
@@ -68,7 +68,7 @@ def test_alerts_are_those_that_the_group_keeps(served: Served, nats_server: Nats
         unwatched = client.get("/groups/alarmed/alerts").json()
         assert (unwatched["is_watched"], unwatched["alerts"]) == (False, [])
         now = datetime.now(UTC).isoformat()
-        alert = AlertRecord(next(iter(AlertName)), "postgres", Severity.WARNING, "it lags", "look", now)
+        alert = AlertRecord(next(iter(AlertName)), "postgres", AlertSeverity.WARNING, "it lags", "look", now)
         kept = AlertsRecord("replicator", 10.0, (alert,))
         with_client(nats_server, lambda client: StateBucket(client, GroupNames("alarmed")).put(ALERTS_KEY, kept))
         watched = client.get("/groups/alarmed/alerts").json()

@@ -17,7 +17,7 @@ import pytest
 
 from pgsluice.console.documents.control_bucket import ControlBucket
 from pgsluice.console.server import repeated_requests
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.repeated_requests import RepeatedRequests, RequestKey, StoredAnswer
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
@@ -86,7 +86,7 @@ async def test_one_that_was_refused_leaves_nothing(bucket: ControlBucket) -> Non
     repeated, before = RepeatedRequests(bucket), set(await bucket.keys())
 
     async def refuse() -> StoredAnswer:
-        raise Problem(Kind.MALFORMED, "it is wrong")
+        raise Problem(ProblemKind.MALFORMED, "it is wrong")
 
     with pytest.raises(Problem):
         await repeated.once(RequestKey("who", "refused-key", "digest"), refuse)
@@ -115,7 +115,7 @@ async def test_one_that_comes_while_another_is_tried_again_waits_for_it(bucket: 
     async def fail() -> StoredAnswer:
         began.append("first")
         await fails.wait()
-        raise Problem(Kind.MALFORMED, "it is wrong")
+        raise Problem(ProblemKind.MALFORMED, "it is wrong")
 
     async def answer(name: str) -> StoredAnswer:
         began.append(name)

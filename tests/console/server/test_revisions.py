@@ -11,7 +11,7 @@ from pgsluice.console.documents.document_store import DocumentStore
 from pgsluice.console.documents.group_document import GroupDocument
 from pgsluice.console.server.access.principal import Principal, Role
 from pgsluice.console.server.endpoint_table import Call
-from pgsluice.console.server.problem import Kind, Problem
+from pgsluice.console.server.problem import Problem, ProblemKind
 from pgsluice.console.server.revisions import delete_named
 
 
@@ -33,7 +33,7 @@ async def test_a_document_that_is_replaced_while_it_is_being_deleted_stays(bucke
     assert await store.put(GroupDocument(group, {"group": group, "tables": "ours"}), "ours", None)
     with pytest.raises(Problem) as refused:
         await delete_named(call("*"), overtaken, group, "the document")
-    assert refused.value.kind is Kind.STALE
+    assert refused.value.kind is ProblemKind.STALE
     left = await store.find(group)
     assert left is not None
     assert left.document.settings == {"group": group, "tables": "theirs"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgsluice.replicator.pipelines import resumption as resumption_module
-from pgsluice.replicator.pipelines.resumption import Resumption
+from pgsluice.replicator.pipelines.resumption import RunResumption
 from pgsluice.replicator.snapshot.range_publisher import RangePublisher
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.streams import SnapshotStream
@@ -149,7 +149,7 @@ async def test_a_task_of_the_earlier_run_stores_nothing_after_its_range_was_take
             await task.publish(numbered(1), b"")
             await task.flush()
             left = RunRecord(1, RunState.READING, is_full=True, started_at="", ranges=(RangeRecord(1, (), ("9",)),))
-            resumption = Resumption(client, names, "1", TABLE)
+            resumption = RunResumption(client, names, "1", TABLE)
             after = await resumption.ranges_left("s", left)
             assert after == [RangeRecord(1, ("1",), ("9",))]
             await task.publish(numbered(2), b"")
@@ -188,7 +188,7 @@ async def test_what_a_task_stores_while_its_range_is_ended_is_not_read_again(
             await task.publish(numbered(1), b"")
             await task.flush()
             left = RunRecord(1, RunState.READING, is_full=True, started_at="", ranges=(RangeRecord(1, (), ("9",)),))
-            assert await Resumption(client, names, "1", TABLE).ranges_left("s", left) == [RangeRecord(1, ("2",), ("9",))]
+            assert await RunResumption(client, names, "1", TABLE).ranges_left("s", left) == [RangeRecord(1, ("2",), ("9",))]
         finally:
             await task.close()
 
@@ -199,4 +199,4 @@ async def test_a_range_of_which_nothing_is_stored_is_left_as_it_was(nats_server:
         await SnapshotStream(client, names).ensure(StreamSettings(1, (), 1 << 20, "none", 60.0))
         second = RangeRecord(2, ("9",), ("20",))
         run = RunRecord(1, RunState.READING, is_full=True, started_at="", ranges=(second,))
-        assert await Resumption(client, names, "1", TABLE).ranges_left("s", run) == [second]
+        assert await RunResumption(client, names, "1", TABLE).ranges_left("s", run) == [second]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.console.dead import Selection, ask_for_replay, blocking, remove_letters
+from pgsluice.console.dead import LetterSelection, ask_for_replay, blocking, remove_letters
 from pgsluice.replicator.pipelines import run_ranges
 from pgsluice.replicator.pipelines.pipeline import WriteMode
 from pgsluice.replicator.snapshot.copy_task import copy_failure
@@ -123,7 +123,7 @@ def test_a_replayed_row_that_the_next_run_reads_anyhow_is_read_once(pipeline: Pi
 def test_what_is_discarded_is_not_read_again(pipeline: PipelineUnderTest) -> None:
     insert(pipeline, 100, 3, 50)
     pipeline.run()
-    chosen = Selection("", (str(letters(pipeline)[0].letter.position),), every=False)
+    chosen = LetterSelection("", (str(letters(pipeline)[0].letter.position),), every=False)
     at_letters(pipeline, lambda stream: remove_letters(stream, chosen))
     mend(pipeline)
     assert pipeline.run().rows == 0

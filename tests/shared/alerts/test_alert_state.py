@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from pgsluice.shared.alerts.alert_overrides import Silence
 from pgsluice.shared.alerts.alert_state import AlertPolicy, AlertRecord, advance
-from pgsluice.shared.alerts.conditions import AlertName, Condition, Findings
+from pgsluice.shared.alerts.conditions import AlertFindings, AlertName, Condition
 from pgsluice.shared.broker.record import decode, encode
 
 POLICY = AlertPolicy(for_s=60.0, repeat_s=3600.0, channels=("webhook",))
@@ -28,7 +28,7 @@ class Pager:
 
     def look(self, after_s: float, *conditions: Condition, unknown: frozenset[AlertName] = frozenset()) -> None:
         now = START + timedelta(seconds=after_s)
-        self.alerts = advance(self.alerts, Findings(conditions, unknown), now, self.policy)
+        self.alerts = advance(self.alerts, AlertFindings(conditions, unknown), now, self.policy)
         if not self.is_down:
             self.alerts = tuple(self._delivered(alert, after_s, now) for alert in self.alerts)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.alerts.conditions import AlertName, Condition, GroupFacts, Severity, find_conditions, find_shortages
+from pgsluice.shared.alerts.conditions import AlertName, AlertSeverity, Condition, GroupFacts, find_conditions, find_shortages
 from pgsluice.shared.alerts.slot_record import SlotRecord
 from pgsluice.shared.broker.halt import Halt
 from pgsluice.shared.broker.lag import NO_LAG, UNKNOWN_LAG, Lag
@@ -17,7 +17,7 @@ from pgsluice.shared.broker.streams import StreamState
 from pgsluice.shared.broker.worker_records import MissedReport
 from pgsluice.shared.pipelines.run_facts import RunFacts
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState
-from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequest, RunRequests, Ticks, Wish
+from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequest, RunRequests, RunWish, Ticks
 from pgsluice.shared.units.unit_states import State, UnitState
 from tests.misses import no_misses
 from tests.source_code import REPOSITORY
@@ -45,7 +45,7 @@ def facts(**changed: Any) -> GroupFacts:
 
 
 def runs(
-    state: RunState = RunState.FINISHED, *, tick_age_s: float | None = None, open_since: str = "", wish: Wish = Wish.RUN
+    state: RunState = RunState.FINISHED, *, tick_age_s: float | None = None, open_since: str = "", wish: RunWish = RunWish.RUN
 ) -> RunFacts:
     """Of a pipeline whose last tick was at 13:00; ``open_since`` is the tick of a request that is not done."""
     record = PipelineRecord("ratings", "f", "s", runs=(RunRecord(1, state, is_full=True, started_at=AT),))
@@ -108,7 +108,7 @@ def test_of_rows_that_are_missing_kinds_tables_and_the_way_to_the_key_are_named(
         {"lags": {"lake": UNKNOWN_LAG, "file": NO_LAG, "gone": Lag(7)}},
         {"streams": {"changes": StreamState("c", 1, 9, 9, 81, -1)}},
         {"runs": runs(RunState.CANCELLED, tick_age_s=119.0)},
-        {"runs": runs(tick_age_s=9999.0, wish=Wish.PAUSE)},
+        {"runs": runs(tick_age_s=9999.0, wish=RunWish.PAUSE)},
         {"runs": runs(tick_age_s=-5.0, open_since="2026-01-31T13:00:00+00:00")},
         {"runs": RunFacts(None, RunRequests(), None)},
         {"units": tuple(UnitState("replicator", state) for state in (State.STOPPED, State.PAUSED, State.FINISHED, State.DRAFT))},
@@ -125,7 +125,7 @@ def test_of_a_slot_that_nobody_told_of_nothing_is_known() -> None:
 
 def test_every_alert_is_as_bad_and_told_as_soon_as_the_page_says() -> None:
     """But for a test, which is told when somebody asks for it."""
-    rows = re.findall(rf"^\| `([\w-]+)` \|.*\| ({'|'.join(Severity)}) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(rf"^\| `([\w-]+)` \|.*\| ({'|'.join(AlertSeverity)}) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     documented = {(name, severity, told == "at once" and name != AlertName.TEST) for name, severity, told in rows}
     conditions = [Condition(name, "x", "fact") for name in AlertName]
     derived = {(each.alert.value, each.severity.value, each.is_told_at_once) for each in conditions}

@@ -14,9 +14,9 @@ from pgsluice.shared.broker.definition_log import (
     MOST_CHANGES,
     DefinitionLog,
     DefinitionLogRecord,
+    DefinitionOutcome,
     LoggedDefinition,
     NotedOutcome,
-    Outcome,
     load_log,
     load_outcomes,
     shortened,
@@ -70,7 +70,7 @@ def bucket_of(nats_server: NatsServer, group: str) -> str:
 def test_records_come_back_as_they_were_written_and_stay_small(nats_server: NatsServer, bucket_of: str) -> None:
     large = DefinitionLog([logged(number, f"added column {hash(('x', number))} text") for number in range(1, KEPT + 1)])
     large.missed.add(at(3))
-    outcomes = {at(1): NotedOutcome((Outcome.APPLIED, Outcome.KEPT), "2026-01-31T09:15:00+00:00")}
+    outcomes = {at(1): NotedOutcome((DefinitionOutcome.APPLIED, DefinitionOutcome.KEPT), "2026-01-31T09:15:00+00:00")}
 
     async def round_trip() -> None:
         async with connected(nats_server.settings(), "test") as client:

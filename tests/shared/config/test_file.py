@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgsluice.shared.config.file import NO_FILE, Entry, expand, parse_config_file, read_config_file
+from pgsluice.shared.config.file import NO_FILE, ConfigEntry, expand, parse_config_file, read_config_file
 from pgsluice.shared.config.kinds import Raw
 from pgsluice.shared.errors import UsageError
 
@@ -31,7 +31,7 @@ from pgsluice.shared.errors import UsageError
     ],
 )
 def test_a_scalar_keeps_its_characters(text: str, raw: Raw | None) -> None:
-    assert parse_config_file("f.yaml", f"key: {text}\n").entries == {"key": Entry(1, raw)}
+    assert parse_config_file("f.yaml", f"key: {text}\n").entries == {"key": ConfigEntry(1, raw)}
 
 
 def test_every_key_has_its_line() -> None:
@@ -81,8 +81,8 @@ def test_mistakes_that_leave_the_rest_readable_are_collected() -> None:
         ["f.yaml, line 3", "b is nested deeper than one level"],
         ["f.yaml, line 4", "c is nested deeper than one level"],
     ]
-    assert file.entries["a"] == Entry(1, "1")
-    assert file.entries["g"] == Entry(5, "ok")
+    assert file.entries["a"] == ConfigEntry(1, "1")
+    assert file.entries["g"] == ConfigEntry(5, "ok")
 
 
 def test_an_alias_to_its_own_list_is_refused() -> None:
@@ -103,7 +103,7 @@ def test_merge_keys_bring_what_others_say_and_the_own_key_wins() -> None:
 
 
 def test_a_tag_makes_no_object() -> None:
-    assert parse_config_file("f.yaml", "a: !!python/object/apply:os.getcwd []\n").entries == {"a": Entry(1, ())}
+    assert parse_config_file("f.yaml", "a: !!python/object/apply:os.getcwd []\n").entries == {"a": ConfigEntry(1, ())}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pgsluice.shared.errors import OverloadError
-from pgsluice.shared.http.receiver import AllowedHosts, Answer, Receiver, ReceiverConnection
+from pgsluice.shared.http.receiver import AllowedHosts, Receiver, ReceiverAnswer, ReceiverConnection
 from tests.servers.asyncio_server import AsyncioServer
 from tests.servers.child import HOST
 
@@ -71,7 +71,7 @@ def connection_to(server: ScriptedServer) -> ReceiverConnection:
 )
 def test_the_answer_is_the_final_one_and_the_connection_is_used_again(answering: ScriptedServer) -> None:
     connection = connection_to(answering)
-    assert [connection.post({}, b"x" * n) for n in (1, 2, 3)] == [Answer(200, "", b"ok")] * 3
+    assert [connection.post({}, b"x" * n) for n in (1, 2, 3)] == [ReceiverAnswer(200, "", b"ok")] * 3
     connection.close()
     assert answering.connections == 1
 
@@ -89,7 +89,7 @@ def test_the_answer_is_the_final_one_and_the_connection_is_used_again(answering:
 )
 def test_a_connection_that_ends_with_its_answer_is_made_anew(answering: ScriptedServer) -> None:
     connection = connection_to(answering)
-    assert [connection.post({}, b"x") for _ in range(3)] == [Answer(200, "", b"ok")] * 3
+    assert [connection.post({}, b"x") for _ in range(3)] == [ReceiverAnswer(200, "", b"ok")] * 3
     connection.close()
     assert answering.connections == 3
 
@@ -97,15 +97,15 @@ def test_a_connection_that_ends_with_its_answer_is_made_anew(answering: Scripted
 @pytest.mark.parametrize(
     ("answering", "answer"),
     [
-        ([HINTS + b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"], Answer(503, "7", b"")),
-        ([PROCESSING + b"HTTP/1.1 204 No Content\r\n\r\n"], Answer(204, "", b"")),
-        ([b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: 0\r\n\r\n"], Answer(421, "", b"")),
-        ([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\n\r\n"], Answer(101, "", b"")),
-        ([b"HTTP/1.1 308 Permanent Redirect\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"], Answer(308, "", b"")),
+        ([HINTS + b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"], ReceiverAnswer(503, "7", b"")),
+        ([PROCESSING + b"HTTP/1.1 204 No Content\r\n\r\n"], ReceiverAnswer(204, "", b"")),
+        ([b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: 0\r\n\r\n"], ReceiverAnswer(421, "", b"")),
+        ([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\n\r\n"], ReceiverAnswer(101, "", b"")),
+        ([b"HTTP/1.1 308 Permanent Redirect\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"], ReceiverAnswer(308, "", b"")),
     ],
     indirect=["answering"],
 )
-def test_what_is_no_success_is_the_answer_too(answering: ScriptedServer, answer: Answer) -> None:
+def test_what_is_no_success_is_the_answer_too(answering: ScriptedServer, answer: ReceiverAnswer) -> None:
     connection = connection_to(answering)
     assert connection.post({}, b"x") == answer
     connection.close()

@@ -11,7 +11,7 @@ from pgsluice.shared.broker.worker_records import WorkerReport
 from pgsluice.shared.pipelines.run_facts import RunFacts
 from pgsluice.shared.pipelines.run_metrics import run_samples
 from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, RunState
-from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequest, RunRequests, Ticks, Wish
+from pgsluice.shared.pipelines.run_requests import AskedBy, RunRequest, RunRequests, RunWish, Ticks
 
 NOW = datetime(2026, 1, 31, 14, 30, tzinfo=UTC)
 TICK, NEXT_TICK = "2026-01-31T13:00:00+00:00", "2026-01-31T14:00:00+00:00"
@@ -69,15 +69,15 @@ def test_of_the_newest_run_workers_tell_how_long_they_took() -> None:
 @pytest.mark.parametrize(
     ("wish", "age_s", "is_open", "late_s"),
     [
-        (Wish.RUN, None, False, None),
-        (Wish.PAUSE, 300.0, True, None),
-        (Wish.RUN, -300.0, False, 0.0),
-        (Wish.RUN, 300.0, False, 300.0),
-        (Wish.RUN, -300.0, True, 5400.0),
+        (RunWish.RUN, None, False, None),
+        (RunWish.PAUSE, 300.0, True, None),
+        (RunWish.RUN, -300.0, False, 0.0),
+        (RunWish.RUN, 300.0, False, 300.0),
+        (RunWish.RUN, -300.0, True, 5400.0),
     ],
     ids=["no schedule", "paused", "the next tick comes", "nobody executes it", "a run took longer than from tick to tick"],
 )
-def test_it_is_late_when_a_tick_waits(wish: Wish, age_s: float | None, is_open: bool, late_s: float | None) -> None:
+def test_it_is_late_when_a_tick_waits(wish: RunWish, age_s: float | None, is_open: bool, late_s: float | None) -> None:
     asked = (RunRequest(TICK, full=False, by=AskedBy.SCHEDULE, requested_at=TICK),) if is_open else ()
     requests = RunRequests(wish, 0, asked, Ticks("every 3600 s", TICK, NEXT_TICK))
     samples = run_samples(RunFacts(None, requests, age_s), (), NOW)

@@ -15,7 +15,7 @@ from pgsluice.shared.pipelines.run_requests import (
     RequestState,
     RunRequest,
     RunRequests,
-    Wish,
+    RunWish,
 )
 
 
@@ -43,13 +43,13 @@ def test_a_version_with_one_wish_obeys_a_pause_before_a_cancel_and_no_pause_that
     paused = replace(cancelled, paused=True)
     written = [orjson.loads(encode(known)) for known in (cancelled, paused, paused.resumed(), RunRequests(paused=True).resumed())]
     assert [(each["wish"], each["wish_run"]) for each in written] == [("cancel", 3), ("pause", 0), ("cancel", 3), ("run", 0)]
-    assert paused.resumed().wishes(3) is Wish.CANCEL
+    assert paused.resumed().wishes(3) is RunWish.CANCEL
 
 
 def test_a_wish_to_cancel_is_about_one_run_and_a_pause_about_whichever_is_in_hand() -> None:
     cancelling = RunRequests(cancelled_run=3)
-    assert [cancelling.wishes(run) for run in (2, 3, 4)] == [Wish.RUN, Wish.CANCEL, Wish.RUN]
-    assert [RunRequests(paused=True).wishes(run) for run in (2, 3)] == [Wish.PAUSE, Wish.PAUSE]
+    assert [cancelling.wishes(run) for run in (2, 3, 4)] == [RunWish.RUN, RunWish.CANCEL, RunWish.RUN]
+    assert [RunRequests(paused=True).wishes(run) for run in (2, 3)] == [RunWish.PAUSE, RunWish.PAUSE]
 
 
 def test_a_run_that_began_after_somebody_cancelled_the_one_before_is_not_cancelled() -> None:

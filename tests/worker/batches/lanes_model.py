@@ -30,7 +30,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.testing.changes_builder import Change, delete, insert, table, transaction, update
 from pgsluice.worker.batches.broker_connection import BrokerConnection, process_connection
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.planner import BatchPlanner, Bell, Copies, Place, PlannedBatch
+from pgsluice.worker.batches.planner import BatchPlanner, Bell, Copies, LanePlaces, PlannedBatch
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.batches.receipts import read_receipts
 from pgsluice.worker.batches.task import PartitionTask
@@ -290,7 +290,7 @@ class Worker:
     def step(self) -> None:
         if not self.is_quiet and self._random.random() < 0.2:
             self._paused.symmetric_difference_update({self._random.choice(list(TABLES.values())).oid})
-        plan = self._planner.next(Place.of(self.applied), 2, 0.0, self._random.choice(list(Lane)))
+        plan = self._planner.next(LanePlaces.of(self.applied), 2, 0.0, self._random.choice(list(Lane)))
         if plan is None:
             return
         self._disturb(3)
@@ -298,7 +298,7 @@ class Worker:
         self._disturb(2)
         if self.is_quiet or self._random.random() > 0.15:
             self._commit(receipts)
-            if Place.of(self.applied) != plan.end:
+            if LanePlaces.of(self.applied) != plan.end:
                 raise WrongError("a batch leads elsewhere than planned")
 
     def resume_all(self) -> None:

@@ -23,7 +23,7 @@ from pgsluice.worker.batches.planner import (
     BatchPlanner,
     Bell,
     Copies,
-    Place,
+    LanePlaces,
     PlannedBatch,
 )
 from pgsluice.worker.batches.planning import COPIED_MESSAGE_BYTES, BatchLimit, SequenceRange
@@ -99,14 +99,14 @@ def stream(nats_server: NatsServer, group: str) -> Iterator[Group]:
 def test_a_batch_begins_where_the_one_before_it_ended(stream: Group) -> None:
     stream.publish(5)
     planner = stream.planner(BatchLimit(messages=2, bytes=1 << 20))
-    place, batches = Place(0, 0), []
+    place, batches = LanePlaces(0, 0), []
     while (batch := planner.next(place, 2, 0.0)) is not None:
         batches.append(batch)
         place = batch.end
     assert [batch.ranges for batch in batches] == [
         (SequenceRange(Lane.CHANGES, first, last, 1),) for first, last in ((1, 2), (3, 4), (5, 5))
     ]
-    assert place == Place(0, 5)
+    assert place == LanePlaces(0, 5)
     assert not any(batch.is_fence or batch.lane is not Lane.CHANGES for batch in batches)
 
 
@@ -115,8 +115,8 @@ def test_what_is_delivered_while_the_next_is_written_is_in_smaller_partitions(
 ) -> None:
     stream.publish(12)
     monkeypatch.setattr(planner_module, "STREAMED_PARTITION_BYTES", -(-stream.size() // 3))
-    copied = Place(0, 12)
-    planned = [stream.planner(streamed=streamed).next(Place(0, 0), 2, 0.0) for streamed in (False, True)]
+    copied = LanePlaces(0, 12)
+    planned = [stream.planner(streamed=streamed).next(LanePlaces(0, 0), 2, 0.0) for streamed in (False, True)]
     assert [batch and len(batch.ranges) for batch in planned] == [1, 3]
     stream.copy(CopyState.RUNNING, attempts=[1], rows=5)
     monkeypatch.setattr(planner_module, "STREAMED_PARTITION_BYTES", 2 * COPIED_MESSAGE_BYTES)
@@ -127,9 +127,9 @@ def test_what_is_delivered_while_the_next_is_written_is_in_smaller_partitions(
 def test_a_worker_that_ends_by_itself_takes_no_more_than_it_has_to(stream: Group) -> None:
     stream.publish(5)
     planner = stream.planner(drain_to=3)
-    batch = planner.next(Place(0, 0), 2, 0.0)
+    batch = planner.next(LanePlaces(0, 0), 2, 0.0)
     assert batch is not None
-    assert batch.end == Place(0, 3)
+    assert batch.end == LanePlaces(0, 3)
     assert planner.next(batch.end, 2, 0.0) is None
 
 
@@ -137,15 +137,15 @@ def test_copied_rows_come_first_and_changes_when_the_copy_is_finished_and_applie
     stream.publish(2)
     stream.copy(CopyState.RUNNING, attempts=[1], rows=2)
     planner = stream.planner()
-    copied = planner.next(Place(0, 0), 2, 0.0)
+    copied = planner.next(LanePlaces(0, 0), 2, 0.0)
     assert copied is not None
-    assert (copied.end, copied.lane, copied.is_fence) == (Place(3, 0), Lane.COPIED, False)
+    assert (copied.end, copied.lane, copied.is_fence) == (LanePlaces(3, 0), Lane.COPIED, False)
     assert [part.lane for part in copied.ranges] == [Lane.COPIED] * len(copied.ranges)
     assert planner.next(copied.end, 2, 0.0) is None, "more may be copied"
     stream.note_copy(CopyState.FINISHED, 3)
     changes = planner.next(copied.end, 2, 0.0)
     assert changes is not None
-    assert (changes.end, changes.lane) == (Place(3, 2), Lane.CHANGES)
+    assert (changes.end, changes.lane) == (LanePlaces(3, 2), Lane.CHANGES)
 
 
 def test_the_end_of_the_changes_is_looked_up_before_which_tables_are_copied(stream: Group) -> None:
@@ -157,16 +157,16 @@ def test_the_end_of_the_changes_is_looked_up_before_which_tables_are_copied(stre
         stream.publish(3, first=3)
         return frozenset({ORDERS})
 
-    batch = stream.planner(unready=unready).next(Place(0, 1), 2, 0.0)
+    batch = stream.planner(unready=unready).next(LanePlaces(0, 1), 2, 0.0)
     assert batch is not None
-    assert (batch.lane, batch.end, batch.cohort) == (Lane.CHANGES, Place(0, 2, 1, frozenset({ORDERS})), frozenset({ORDERS}))
+    assert (batch.lane, batch.end, batch.cohort) == (Lane.CHANGES, LanePlaces(0, 2, 1, frozenset({ORDERS})), frozenset({ORDERS}))
 
 
 def test_lanes_take_turns_whatever_is_planned_and_thrown_away(stream: Group) -> None:
     stream.publish(9)
     stream.copy(CopyState.RUNNING, attempts=[1], rows=5)
     planner = stream.planner(BatchLimit(messages=1, bytes=1 << 20), unready=lambda _: frozenset({ORDERS}))
-    place, lane, lanes = Place(0, 1), Lane.COPIED, []
+    place, lane, lanes = LanePlaces(0, 1), Lane.COPIED, []
     for _ in range(6):
         batch = planner.next(place, 2, 0.0, lane)
         assert batch is not None
@@ -182,7 +182,7 @@ def test_who_catches_up_leaves_the_others_their_turn_until_one_batch_is_enough(
     monkeypatch.setattr(planner_module, "SHARED_MESSAGES", 2)
     stream.publish(9)
     stream.note_copy(CopyState.FINISHED)
-    planner, place, lane, ends = stream.planner(), Place(0, 5, 0, frozenset({ORDERS})), Lane.CHANGES, []
+    planner, place, lane, ends = stream.planner(), LanePlaces(0, 5, 0, frozenset({ORDERS})), Lane.CHANGES, []
     while (batch := planner.next(place, 2, 0.0, lane)) is not None:
         place, lane = batch.end, batch.lane
         ends.append((lane, place.changes, place.caught_up))
@@ -195,16 +195,16 @@ def test_who_catches_up_leaves_the_others_their_turn_until_one_batch_is_enough(
         (Lane.CATCH_UP, 9, 8),
         (Lane.CATCH_UP, 9, 0),
     ]
-    assert place == Place(0, 9)
-    joins = planner.next(Place(0, 5, 3, frozenset({ORDERS})), 2, 0.0, Lane.CATCH_UP)
+    assert place == LanePlaces(0, 9)
+    joins = planner.next(LanePlaces(0, 5, 3, frozenset({ORDERS})), 2, 0.0, Lane.CATCH_UP)
     assert joins is not None
-    assert (joins.lane, joins.end) == (Lane.CATCH_UP, Place(0, 5)), "before the others move on"
+    assert (joins.lane, joins.end) == (Lane.CATCH_UP, LanePlaces(0, 5)), "before the others move on"
 
 
 def test_a_table_that_is_begun_again_is_a_batch_that_nothing_may_overlap(stream: Group) -> None:
     stream.publish(1)
     stream.copy(CopyState.RUNNING, attempts=[1, 2], rows=1)
-    planner, place, batches = stream.planner(), Place(0, 0), []
+    planner, place, batches = stream.planner(), LanePlaces(0, 0), []
     while (batch := planner.next(place, 2, 0.0)) is not None:
         batches.append((batch.end.snapshot, batch.is_fence))
         place = batch.end
@@ -222,19 +222,19 @@ def test_while_the_stream_grows_fast_a_batch_gathers_what_comes(
         monkeypatch.setattr(planner_module, f"GATHER_{name}", value)
     found: list[PlannedBatch | None] = []
     planner = stream.planner(drain_to=drain_to)
-    planning = threading.Thread(target=lambda: found.append(planner.next(Place(0, 0), 2, LONGEST_S)), daemon=True)
+    planning = threading.Thread(target=lambda: found.append(planner.next(LanePlaces(0, 0), 2, LONGEST_S)), daemon=True)
     planning.start()
     if drain_to is not None:
         planning.join(LONGEST_S)
     stream.publish(3, first=2)
     planning.join(LONGEST_S)
-    assert [batch and batch.end for batch in found] == [Place(0, last)]
+    assert [batch and batch.end for batch in found] == [LanePlaces(0, last)]
 
 
 def test_nothing_new_is_waited_for_until_patience_ends(stream: Group) -> None:
     stream.publish(1)
     started = time.monotonic()
-    assert stream.planner().next(Place(0, 1), 2, 0.2) is None
+    assert stream.planner().next(LanePlaces(0, 1), 2, 0.2) is None
     assert time.monotonic() - started >= 0.2
 
 
@@ -243,13 +243,13 @@ def test_who_is_to_end_waits_no_longer(stream: Group) -> None:
     stream.publish(1)
     found: list[PlannedBatch | None] = []
     planner = stream.planner()
-    waiting = threading.Thread(target=lambda: found.append(planner.next(Place(0, 1), 2, 10 * LONGEST_S)), daemon=True)
+    waiting = threading.Thread(target=lambda: found.append(planner.next(LanePlaces(0, 1), 2, 10 * LONGEST_S)), daemon=True)
     waiting.start()
     wait_until(lambda: stream.bell.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
     planner.end()
     waiting.join(LONGEST_S)
     assert found == [None]
-    assert planner.next(Place(0, 0), 2, 0.0) is None
+    assert planner.next(LanePlaces(0, 0), 2, 0.0) is None
 
 
 @pytest.mark.parametrize("rings", [True, False])
@@ -258,20 +258,20 @@ def test_what_comes_ends_the_wait_whether_the_bell_is_rung_or_not(stream: Group,
     stream.publish(1)
     found: list[PlannedBatch | None] = []
     planner = stream.planner()
-    waiting = threading.Thread(target=lambda: found.append(planner.next(Place(0, 1), 2, LONGEST_S)), daemon=True)
+    waiting = threading.Thread(target=lambda: found.append(planner.next(LanePlaces(0, 1), 2, LONGEST_S)), daemon=True)
     waiting.start()
     wait_until(lambda: stream.bell.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
     stream.publish(2, first=2)
     if rings:
         stream.loop.run(stream.client.publish(stream.names.bell_subject))
     waiting.join(LONGEST_S)
-    assert [batch and batch.end for batch in found] == [Place(0, 2)]
+    assert [batch and batch.end for batch in found] == [LanePlaces(0, 2)]
 
 
 def test_after_a_batch_the_next_one_is_looked_for_soon_though_nobody_rings(stream: Group) -> None:
     stream.publish(1)
     stream.bell.pause_s = LONGEST_PAUSE_S
-    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None
+    assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None
     assert stream.bell.pause_s == FIRST_PAUSE_S
 
 
@@ -294,7 +294,7 @@ def test_pauses_may_grow_longer_as_long_as_news_are_rung_for(stream: Group) -> N
     bell.ring()
     bell.note_look()
     stream.publish(1)
-    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None
+    assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None
     assert bell.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
     bell.pause_s = LONGEST_PAUSE_WHERE_IT_RINGS_S / PAUSE_GROWTH
     bell._rung.set()
@@ -304,10 +304,10 @@ def test_pauses_may_grow_longer_as_long_as_news_are_rung_for(stream: Group) -> N
     bell.pause_s = FIRST_PAUSE_S
     assert bell.wait(time.monotonic() + LONGEST_S), "nobody rings"
     assert bell.pause_s == FIRST_PAUSE_S * PAUSE_GROWTH
-    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None
+    assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None
     assert bell.longest_pause_s == LONGEST_PAUSE_S
     bell.ring()
-    assert stream.planner().next(Place(0, 0), 2, 0.0) is not None, "without a wait"
+    assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None, "without a wait"
     assert bell.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
 
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pgsluice.console.dead import Selection, ask_for_replay
+from pgsluice.console.dead import LetterSelection, ask_for_replay
 from pgsluice.rules.transformation import UNTRANSFORMED
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream
 from pgsluice.shared.errors import TransientError
@@ -39,7 +39,7 @@ KEYLESS = table("public.prices", "id bigint", "title text", "price integer", key
 CHEAP, DEAR = b"10", b"5000"
 ATTEMPTS = 10
 LAST_ROUNDS = 50
-EVERY = Selection("", (), every=True)
+EVERY = LetterSelection("", (), every=True)
 
 Row = tuple[Value, ...]
 
@@ -184,7 +184,7 @@ class ReplayedHistory:
         if not letters:
             return
         chosen = self.choices.sample(letters, self.choices.randint(1, len(letters)))
-        selection = Selection("w", tuple(chosen), every=False)
+        selection = LetterSelection("w", tuple(chosen), every=False)
         stream = DeadLetterStream(self._client, self._names)
         after, end = self.choices.randint(0, 6), self.choices.choice([_die, self._replay_once, self._replay_once])
         stream._jetstream = MortalJetStream(stream._jetstream, after, end)  # type: ignore[assignment]

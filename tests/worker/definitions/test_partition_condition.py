@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgsluice.worker.definitions.partition_condition import (
+    ColumnComparison,
     Combination,
-    Comparison,
     Constant,
     Negation,
     NullTest,
@@ -22,22 +22,24 @@ ONE = Constant("1", is_text=False, type_name="")
 
 
 def test_ranges_lists_and_defaults_are_read() -> None:
-    assert parse_condition("(id = 1)", COLUMNS) == Comparison(1, "=", (ONE,))
+    assert parse_condition("(id = 1)", COLUMNS) == ColumnComparison(1, "=", (ONE,))
     assert parse_condition("((id IS NOT NULL) AND (id >= '-5'::bigint) AND (id < 1))", COLUMNS) == Combination(
         "AND",
         (
             NullTest(1, is_null=False),
-            Comparison(1, ">=", (Constant("-5", is_text=True, type_name="bigint"),)),
-            Comparison(1, "<", (ONE,)),
+            ColumnComparison(1, ">=", (Constant("-5", is_text=True, type_name="bigint"),)),
+            ColumnComparison(1, "<", (ONE,)),
         ),
     )
     listed = """(NOT ((note IS NULL) OR (note = ANY (ARRAY['it''s'::text, E'\\\\'::public."Mood"]))))"""
     constants = (Constant("it's", is_text=True, type_name="text"), Constant("\\", is_text=True, type_name='public."Mood"'))
     assert parse_condition(listed, COLUMNS) == Negation(
-        Combination("OR", (NullTest(2, is_null=True), Comparison(2, "=", constants)))
+        Combination("OR", (NullTest(2, is_null=True), ColumnComparison(2, "=", constants)))
     )
     varchar = r'''((("Odd ""name""")::text = ANY ((ARRAY['a'::character varying])::text[])))'''
-    assert parse_condition(varchar, COLUMNS) == Comparison(3, "=", (Constant("a", is_text=True, type_name="character varying"),))
+    assert parse_condition(varchar, COLUMNS) == ColumnComparison(
+        3, "=", (Constant("a", is_text=True, type_name="character varying"),)
+    )
 
 
 REFUSED = [

@@ -19,21 +19,21 @@ from pgsluice.shared.wire.definition import (
     TypeDefined,
 )
 from pgsluice.shared.wire.published_definition import Defined, PublishedDefinition
-from pgsluice.worker.definitions.policy import ACTIONS, Action, Kind, Policies, kinds_of, table_of
+from pgsluice.worker.definitions.policy import ACTIONS, DefinitionAction, DefinitionKind, Policies, kinds_of, table_of
 from tests.worker.definitions.definitions_of import ID, NOTE, TABLE, column, partition, with_columns
 
 T = ("shop", "orders")
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_kind_has_a_default_and_may_stop(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", DefinitionKind)
+def test_every_kind_has_a_default_and_may_stop(kind: DefinitionKind) -> None:
     assert Policies().action(kind, T) is ACTIONS[kind][0]
-    assert Action.STOP in ACTIONS[kind]
-    assert Policies.parse("stop", {}).action(kind, T) is Action.STOP
-    assert Policies.parse("ignore", {}).action(kind, T) in (Action.IGNORE, Action.KEEP, Action.NULL)
+    assert DefinitionAction.STOP in ACTIONS[kind]
+    assert Policies.parse("stop", {}).action(kind, T) is DefinitionAction.STOP
+    assert Policies.parse("ignore", {}).action(kind, T) in (DefinitionAction.IGNORE, DefinitionAction.KEEP, DefinitionAction.NULL)
     assert Policies().asked(kind, T) is None
     assert Policies.parse("ignore", {}).asked(kind, T) is None
-    assert Policies.parse("stop", {}).asked(kind, T) is Action.STOP
+    assert Policies.parse("stop", {}).asked(kind, T) is DefinitionAction.STOP
     for action in ACTIONS[kind]:
         assert Policies.parse("stop", {kind.value: action.value}).action(kind, T) is action
 
@@ -42,12 +42,12 @@ def test_the_last_choice_that_fits_counts() -> None:
     policies = Policies.parse(
         "apply", {"drop-table": "drop", "shop.* drop-table": "keep", "orders drop-table": "stop", "*.log drop-column": "keep"}
     )
-    assert policies.action(Kind.DROP_TABLE, T) is Action.STOP
-    assert policies.action(Kind.DROP_TABLE, ("shop", "items")) is Action.KEEP
-    assert policies.action(Kind.DROP_TABLE, ("public", "items")) is Action.DROP
-    assert policies.action(Kind.DROP_COLUMN, ("shop", "log")) is Action.KEEP
-    assert policies.action(Kind.DROP_COLUMN, T) is Action.APPLY
-    assert policies.action(Kind.DROP_TABLE, None) is Action.DROP
+    assert policies.action(DefinitionKind.DROP_TABLE, T) is DefinitionAction.STOP
+    assert policies.action(DefinitionKind.DROP_TABLE, ("shop", "items")) is DefinitionAction.KEEP
+    assert policies.action(DefinitionKind.DROP_TABLE, ("public", "items")) is DefinitionAction.DROP
+    assert policies.action(DefinitionKind.DROP_COLUMN, ("shop", "log")) is DefinitionAction.KEEP
+    assert policies.action(DefinitionKind.DROP_COLUMN, T) is DefinitionAction.APPLY
+    assert policies.action(DefinitionKind.DROP_TABLE, None) is DefinitionAction.DROP
     assert pickle.loads(pickle.dumps(policies)) == policies
 
 
@@ -72,34 +72,34 @@ MOOD = TypeDefined("ALTER TYPE", 7, "public", "mood", "e", "", (EnumLabel(8, "sa
 @pytest.mark.parametrize(
     ("event", "was", "kinds"),
     [
-        (TableDefined("ALTER TABLE", ADDED), TABLE, [Kind.ADD_COLUMN]),
-        (TableDefined("ALTER TABLE", TABLE), ADDED, [Kind.DROP_COLUMN]),
-        (TableDefined("ALTER TABLE", replace(ADDED, name="u")), TABLE, [Kind.RENAME_TABLE, Kind.ADD_COLUMN]),
+        (TableDefined("ALTER TABLE", ADDED), TABLE, [DefinitionKind.ADD_COLUMN]),
+        (TableDefined("ALTER TABLE", TABLE), ADDED, [DefinitionKind.DROP_COLUMN]),
+        (TableDefined("ALTER TABLE", replace(ADDED, name="u")), TABLE, [DefinitionKind.RENAME_TABLE, DefinitionKind.ADD_COLUMN]),
         (TableDefined("ALTER TABLE", TABLE), TABLE, []),
         (TableDefined("note", TABLE), None, []),
-        (TableDefined("ALTER TABLE", replace(TABLE, partitions=(P,))), TABLE, [Kind.ATTACH_PARTITION]),
+        (TableDefined("ALTER TABLE", replace(TABLE, partitions=(P,))), TABLE, [DefinitionKind.ATTACH_PARTITION]),
         (TableDefined("CREATE TABLE", replace(TABLE, partitions=(P,))), TABLE, []),
-        (TableRewritten("ALTER TABLE", 1, "public", "t", 2), TABLE, [Kind.VOLATILE_DEFAULT]),
-        (TableRewritten("ALTER TABLE", 1, "public", "t", 4), TABLE, [Kind.REWRITE]),
-        (TableRewritten("ALTER TABLE", 1, "public", "t", 6), TABLE, [Kind.REWRITE]),
-        (TableRewritten("ALTER TABLE", 1, "public", "t", 1), TABLE, [Kind.REWRITE]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 2), TABLE, [DefinitionKind.VOLATILE_DEFAULT]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 4), TABLE, [DefinitionKind.REWRITE]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 6), TABLE, [DefinitionKind.REWRITE]),
+        (TableRewritten("ALTER TABLE", 1, "public", "t", 1), TABLE, [DefinitionKind.REWRITE]),
         (TableRewritten("ALTER TABLE", 1, "public", "t", 8), TABLE, []),
-        (TableGone("DROP TABLE", 1, "public", "t"), TABLE, [Kind.DROP_TABLE]),
+        (TableGone("DROP TABLE", 1, "public", "t"), TABLE, [DefinitionKind.DROP_TABLE]),
         (TableUnpublished("ALTER PUBLICATION", 1, "public", "t"), TABLE, []),
-        (replace(MOOD, labels=(EnumLabel(8, "blue"),)), MOOD, [Kind.ENUM]),
-        (replace(MOOD, name="feeling"), MOOD, [Kind.ENUM]),
+        (replace(MOOD, labels=(EnumLabel(8, "blue"),)), MOOD, [DefinitionKind.ENUM]),
+        (replace(MOOD, name="feeling"), MOOD, [DefinitionKind.ENUM]),
         (replace(MOOD, tag="note"), MOOD, []),
         (MOOD, None, []),
-        (DefinitionUnknown("ALTER TABLE", "XX000"), None, [Kind.UNKNOWN]),
+        (DefinitionUnknown("ALTER TABLE", "XX000"), None, [DefinitionKind.UNKNOWN]),
     ],
 )
-def test_a_definition_is_of_kinds(event: DefinitionEvent, was: Defined | None, kinds: list[Kind]) -> None:
+def test_a_definition_is_of_kinds(event: DefinitionEvent, was: Defined | None, kinds: list[DefinitionKind]) -> None:
     assert kinds_of(PublishedDefinition(event, was)) == kinds
 
 
 def test_a_partition_that_was_attached_without_rows_concerns_nobody() -> None:
     attached = TableDefined("ALTER TABLE", replace(TABLE, partitions=(P, partition(2, "p2"))))
-    assert kinds_of(PublishedDefinition(attached, TABLE, empty=frozenset({1}))) == [Kind.ATTACH_PARTITION]
+    assert kinds_of(PublishedDefinition(attached, TABLE, empty=frozenset({1}))) == [DefinitionKind.ATTACH_PARTITION]
     assert kinds_of(PublishedDefinition(attached, TABLE, empty=frozenset({1, 2}))) == []
 
 

@@ -15,7 +15,7 @@ from pgsluice.rules.transformation import Transformation
 from pgsluice.rules.transformation_files import load_transformation
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connect, disconnect
-from pgsluice.shared.broker.definition_log import Outcome, load_outcomes
+from pgsluice.shared.broker.definition_log import DefinitionOutcome, load_outcomes
 from pgsluice.shared.definitions.definition_decisions import accept, load_held
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.definition import DefinitionUnknown, TableDefined, TableDefinition, TableGone, TableRewritten
@@ -83,7 +83,7 @@ class Broker:
         self.transformation = started.begin(load_transformation(str(file), "") if rules else Transformation())
         return started
 
-    def outcomes(self) -> dict[Position, tuple[Outcome, ...]]:
+    def outcomes(self) -> dict[Position, tuple[DefinitionOutcome, ...]]:
         return {at: noted.outcomes for at, noted in self.ask(lambda bucket: load_outcomes(bucket, "w")).items()}
 
     def accept(self, *positions: Position) -> None:
@@ -118,10 +118,10 @@ def test_what_became_of_a_definition_is_noted_when_its_batch_is_applied(broker: 
         assert broker.outcomes() == {}
     worker.settle()
     assert list(broker.outcomes().values()) == [
-        (Outcome.APPLIED,),
-        (Outcome.KEPT, Outcome.APPLIED),
-        (Outcome.KEPT,),
-        (Outcome.RECOPIED,),
+        (DefinitionOutcome.APPLIED,),
+        (DefinitionOutcome.KEPT, DefinitionOutcome.APPLIED),
+        (DefinitionOutcome.KEPT,),
+        (DefinitionOutcome.RECOPIED,),
     ]
     worker.settle()
     successor = broker.start()
@@ -135,12 +135,12 @@ def test_a_definition_that_needs_a_person_stops_the_worker_until_it_is_accepted(
     for _ in range(2):
         with pytest.raises(TerminalError, match=r"'pgsluice ddl accept 0/5000:3'"):
             broker.start().meet([stopping])
-        assert broker.outcomes() == {AT: (Outcome.STOPPED,)}
+        assert broker.outcomes() == {AT: (DefinitionOutcome.STOPPED,)}
     broker.accept(AT)
     worker = broker.start()
     worker.meet([stopping, arrival(at=Position(LSN(0x5000), 4))])
     worker.settle()
-    assert broker.outcomes() == {AT: (Outcome.ACCEPTED,), Position(LSN(0x5000), 4): (Outcome.APPLIED,)}
+    assert broker.outcomes() == {AT: (DefinitionOutcome.ACCEPTED,), Position(LSN(0x5000), 4): (DefinitionOutcome.APPLIED,)}
 
 
 def test_what_is_accepted_while_a_worker_runs_holds_when_it_comes_there(broker: Broker) -> None:
@@ -148,7 +148,7 @@ def test_what_is_accepted_while_a_worker_runs_holds_when_it_comes_there(broker: 
     broker.accept(AT)
     worker.meet([REWRITTEN])
     worker.settle()
-    assert broker.outcomes() == {AT: (Outcome.ACCEPTED,)}
+    assert broker.outcomes() == {AT: (DefinitionOutcome.ACCEPTED,)}
 
 
 def test_a_table_that_the_ledger_has_as_to_be_copied_again_stops_nobody(broker: Broker) -> None:
@@ -159,7 +159,7 @@ def test_a_table_that_the_ledger_has_as_to_be_copied_again_stops_nobody(broker: 
     worker = broker.start()
     worker.meet([met])
     worker.settle()
-    assert broker.outcomes() == {met.position: (Outcome.RECOPIED,)}
+    assert broker.outcomes() == {met.position: (DefinitionOutcome.RECOPIED,)}
     [later] = arrivals_of(message(7, definition), ownership)
     with pytest.raises(TerminalError, match=r"--recopy public.t"):
         worker.meet([later])
@@ -185,7 +185,7 @@ def test_a_new_column_that_rules_say_nothing_of_stops_the_worker_until_it_is_acc
     worker = broker.start(rules=RULES)
     worker.meet([arrival()])
     worker.settle()
-    assert broker.outcomes() == {AT: (Outcome.APPLIED,)}
+    assert broker.outcomes() == {AT: (DefinitionOutcome.APPLIED,)}
     assert broker.transformation.held == {}
 
 
@@ -198,7 +198,7 @@ def test_a_new_column_is_held_through_restarts_until_somebody_decides(
     worker.meet([arrival()])
     assert broker.transformation.held == {TABLE.oid: frozenset({3})}
     worker.settle()
-    assert broker.outcomes() == {AT: (Outcome.HELD,)}
+    assert broker.outcomes() == {AT: (DefinitionOutcome.HELD,)}
     assert "a new column is left out of rows until an operator decides" in caplog.text
     worker = broker.start(rules=RULES, new_columns="hold")
     assert broker.transformation.held == {TABLE.oid: frozenset({3})}
@@ -219,7 +219,7 @@ def test_what_else_a_definition_alters_is_done_while_its_new_column_is_held(brok
     worker = broker.start(rules=RULES, new_columns="hold")
     worker.meet([arrival(with_columns(ID, replace(NOTE, name="remark"), MORE))])
     worker.settle()
-    assert broker.outcomes() == {AT: (Outcome.APPLIED, Outcome.HELD)}
+    assert broker.outcomes() == {AT: (DefinitionOutcome.APPLIED, DefinitionOutcome.HELD)}
 
 
 def test_nothing_is_held_any_more_where_new_columns_pass(broker: Broker) -> None:
@@ -258,7 +258,7 @@ def test_a_sink_that_takes_none_is_said_once_to_pass_over_them(broker: Broker, c
     for number in (1, 2):
         worker.meet([replace(REWRITTEN, position=Position(LSN(number), 1)), replace(UNKNOWN, position=Position(LSN(number), 2))])
         worker.settle()
-    assert set(broker.outcomes().values()) == {(Outcome.PASSED_OVER,)}
+    assert set(broker.outcomes().values()) == {(DefinitionOutcome.PASSED_OVER,)}
     assert len(broker.outcomes()) == 4
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in warnings] == ["this sink ignores schema changes; 'pgsluice ddl log' shows them"]
@@ -268,7 +268,7 @@ def test_a_sink_that_passes_them_on_is_noted_so(broker: Broker) -> None:
     worker = broker.start(SqliteSink(worker_settings(broker.group), {"path": ""}))
     worker.meet([REWRITTEN])
     worker.settle()
-    assert broker.outcomes() == {AT: (Outcome.PASSED_ON,)}
+    assert broker.outcomes() == {AT: (DefinitionOutcome.PASSED_ON,)}
 
 
 def test_a_policy_that_cannot_be_meant_is_refused(broker: Broker) -> None:

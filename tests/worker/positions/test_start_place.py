@@ -13,7 +13,7 @@ from pgsluice.worker.group_streams import GroupStreams
 from pgsluice.worker.positions.check import Start
 from pgsluice.worker.positions.start_place import find_start
 from pgsluice.worker.sinks.sink import Applied
-from pgsluice.worker.stopping import Stopping
+from pgsluice.worker.stopping import WorkerStopping
 from tests.worker.sinks.settings import worker_settings
 from tests.worker.sinks.sqlite_sink import SqliteSink
 
@@ -50,7 +50,7 @@ def opened(directory: Path, sink_class: type[SqliteSink] = SqliteSink) -> Sqlite
 
 def test_a_sink_whose_place_counts_otherwise_now_is_moved_there(tmp_path: Path) -> None:
     sink = opened(tmp_path)
-    start = find_start(StreamsOf(3), sink, BEFORE, Stopping(Pulse()))
+    start = find_start(StreamsOf(3), sink, BEFORE, WorkerStopping(Pulse()))
     assert start.applied == replace(BEFORE, sequence=3)
     assert sink.open() == start.applied
     sink.close()
@@ -58,7 +58,7 @@ def test_a_sink_whose_place_counts_otherwise_now_is_moved_there(tmp_path: Path) 
 
 def test_a_sink_that_cannot_be_moved_stops_the_worker(tmp_path: Path) -> None:
     sink = opened(tmp_path, FixedSink)
-    assert find_start(StreamsOf(BEFORE.sequence), sink, BEFORE, Stopping(Pulse())) == Start(BEFORE)
+    assert find_start(StreamsOf(BEFORE.sequence), sink, BEFORE, WorkerStopping(Pulse())) == Start(BEFORE)
     with pytest.raises(HistoryError, match="at message 3 instead of 7, and this sink cannot move its position"):
-        find_start(StreamsOf(3), sink, BEFORE, Stopping(Pulse()))
+        find_start(StreamsOf(3), sink, BEFORE, WorkerStopping(Pulse()))
     sink.close()

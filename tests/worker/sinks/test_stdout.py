@@ -26,7 +26,7 @@ from pgsluice.worker.sinks.lines.line_output import RECEIPT_BYTES, WRITE_BYTES
 from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied, Partition, Receipt
 from pgsluice.worker.sinks.stdout import reader_watch
 from pgsluice.worker.sinks.stdout.options import StdoutSinkSettings
-from pgsluice.worker.sinks.stdout.sink import LineWriter, StdoutSink
+from pgsluice.worker.sinks.stdout.sink import StdoutSink, StdoutWriter
 from tests.servers import NatsServer
 from tests.servers.program import REPOSITORY
 from tests.state_bucket import ensure_bucket
@@ -90,7 +90,7 @@ def test_transactions_are_marked_when_asked_for(settings: WorkerSettings) -> Non
 
 def test_a_receipt_stays_near_its_bound_and_holds_whole_messages() -> None:
     (messages,) = batch(range(1, 11), note=b"x" * 200_000)
-    receipts = write_partition(LineWriter(LineEncoding()), messages)
+    receipts = write_partition(StdoutWriter(LineEncoding()), messages)
     assert len(receipts) > 1
     largest_message = 2 * (200_000 + 1_000)
     assert all(len(receipt.body) < RECEIPT_BYTES + largest_message for receipt in receipts)
@@ -99,7 +99,7 @@ def test_a_receipt_stays_near_its_bound_and_holds_whole_messages() -> None:
 
 
 def test_a_partition_that_fills_its_last_receipt_has_no_empty_one_behind_it() -> None:
-    receipts = write_partition(LineWriter(LineEncoding()), batch([1], note=b"x" * RECEIPT_BYTES)[0])
+    receipts = write_partition(StdoutWriter(LineEncoding()), batch([1], note=b"x" * RECEIPT_BYTES)[0])
     assert len(receipts) == 1
 
 
@@ -253,5 +253,5 @@ def test_a_receipt_does_not_end_inside_a_message_that_goes_to_several_tables() -
     archive = replace(EVENTS, schema="archive", origin=(EVENTS.schema, EVENTS.name))
     rows = [(b"1", LARGE_NOTE)] * (RECEIPT_BYTES // len(LARGE_NOTE) + 1)
     both = [replace(copied(1, EVENTS, *rows), more_follow=True), copied(1, archive, *rows)]
-    bodies = list(LineWriter(LineEncoding()).write_copied(Partition(1, 2), [*both, copied(2, EVENTS, (b"2", b"n"))]))
+    bodies = list(StdoutWriter(LineEncoding()).write_copied(Partition(1, 2), [*both, copied(2, EVENTS, (b"2", b"n"))]))
     assert [{json.loads(line)["schema"] for line in body.splitlines()} for body in bodies] == [{"public", "archive"}, {"public"}]

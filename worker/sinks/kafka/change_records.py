@@ -48,7 +48,7 @@ _INCOMPLETE = (
 )
 
 
-class _Told(NamedTuple):
+class _RecordFacts(NamedTuple):
     """One record of a change. Without a ``frame`` it is a tombstone."""
 
     table: Table
@@ -65,7 +65,7 @@ class ChangeRecordWriter:
 
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Raises RejectedChanges as ``RecordWriter.write``."""
-        return bodies((*_MessageRecords(self.lines, message).section(), True) for message in messages)
+        return bodies((*_ChangeRecords(self.lines, message).section(), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """Like ``write``, for copied rows."""
@@ -98,7 +98,7 @@ class ChangeRecordWriter:
 
 
 @dataclass(slots=True)
-class _MessageRecords:
+class _ChangeRecords:
     """The records of one message."""
 
     lines: RecordWriter
@@ -122,7 +122,7 @@ class _MessageRecords:
                     self._add(transaction, begin, index, told[index])
         return self._section, self._rejected
 
-    def _add(self, transaction: Transaction, begin: Begin, index: int, told: list[_Told]) -> None:
+    def _add(self, transaction: Transaction, begin: Begin, index: int, told: list[_RecordFacts]) -> None:
         values = [
             None if each.frame is None else encode_record(each.table, relation_frame(each.table), begin, each.frame)
             for each in told
@@ -135,7 +135,7 @@ class _MessageRecords:
         for each, value in zip(told, values, strict=True):
             self._section.add(self._group(transaction, each), ordinal, each.key, value)
 
-    def _group(self, transaction: Transaction, told: _Told) -> int:
+    def _group(self, transaction: Transaction, told: _RecordFacts) -> int:
         topic = self.lines.topics.topic(told.table.schema, told.table.name)
         number = self._groups.get((topic, told.operation))
         if number is None:
@@ -144,9 +144,9 @@ class _MessageRecords:
             number = self._groups[topic, told.operation] = self._section.group(group)
         return number
 
-    def _told(self) -> list[list[_Told]]:
+    def _told(self) -> list[list[_RecordFacts]]:
         """Per change its records, in their order."""
-        told: list[list[_Told]] = [[] for _ in range(self.message.change_count)]
+        told: list[list[_RecordFacts]] = [[] for _ in range(self.message.change_count)]
         for part in self.message.parts:
             match part:
                 case TableChanges():
@@ -154,14 +154,14 @@ class _MessageRecords:
                 case Truncation(cascade=cascade, restart_identity=restart_identity):
                     for table in map(own_table, part.tables):
                         frame = _truncation(table, cascade=cascade, restart_identity=restart_identity)
-                        told[part.change_index].append(_Told(table, "truncate", self.lines.keys.of_table(table), frame))
+                        told[part.change_index].append(_RecordFacts(table, "truncate", self.lines.keys.of_table(table), frame))
                 case DefinitionChange():
                     pass
                 case unreachable:
                     assert_never(unreachable)
         return told
 
-    def _tell_rows(self, part: TableChanges, told: list[list[_Told]]) -> None:
+    def _tell_rows(self, part: TableChanges, told: list[list[_RecordFacts]]) -> None:
         table, (keys, old_keys) = own_table(part.table), self.lines.keys.of_changes(part)
         frames = row_frames(part, table.oid)
         of_rows = zip(part.change_indexes, part.operations, keys, old_keys, frames, strict=True)
@@ -169,11 +169,11 @@ class _MessageRecords:
             if old_key is not None and old_key != key:
                 told[index] += self._moved(part, row, table, (old_key, key))
                 continue
-            told[index].append(_Told(table, _OPERATIONS[operation], key, frame))
+            told[index].append(_RecordFacts(table, _OPERATIONS[operation], key, frame))
             if self.lines.tombstones and operation == DELETE and key is not None:
-                told[index].append(_Told(table, "delete", key, None))
+                told[index].append(_RecordFacts(table, "delete", key, None))
 
-    def _moved(self, part: TableChanges, row: int, table: Table, keys: tuple[bytes, bytes | None]) -> Iterator[_Told]:
+    def _moved(self, part: TableChanges, row: int, table: Table, keys: tuple[bytes, bytes | None]) -> Iterator[_RecordFacts]:
         """Yields the records of an update that gives the row another key."""
         left = part.select([row])
         assert left.old is not None
@@ -183,10 +183,10 @@ class _MessageRecords:
             self._incomplete.add(part.change_indexes[row])
             return
         left.operations[0], arrived.operations[0] = DELETE, INSERT
-        yield _Told(table, "delete", keys[0], row_frames(left, table.oid)[0])
+        yield _RecordFacts(table, "delete", keys[0], row_frames(left, table.oid)[0])
         if self.lines.tombstones:
-            yield _Told(table, "delete", keys[0], None)
-        yield _Told(table, "insert", keys[1], row_frames(arrived, table.oid)[0])
+            yield _RecordFacts(table, "delete", keys[0], None)
+        yield _RecordFacts(table, "insert", keys[1], row_frames(arrived, table.oid)[0])
 
 
 def _completed(change: TableChanges) -> TableChanges | None:

@@ -35,7 +35,7 @@ RECORD_OVERHEAD = 512
 _OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 
 
-class _Told(NamedTuple):
+class _LineKeys(NamedTuple):
     """The facts of a change's line, or two lines: if a row's key changed ``old_key`` is the previous one."""
 
     topic: str
@@ -65,7 +65,7 @@ class RecordWriter:
     def write(self, partition: Partition, messages: Iterable[MessageChanges]) -> Iterator[bytes]:
         """Raises RejectedChanges for records that are too large; then nothing of the partition is yielded after the
         first."""
-        return bodies((*_MessageRecords(self, message).section(), True) for message in messages)
+        return bodies((*_LineRecords(self, message).section(), True) for message in messages)
 
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         """Like ``write``, for copied rows."""
@@ -135,7 +135,7 @@ def bodies(sections: Iterable[tuple[RecordSection, list[Rejection], bool]]) -> I
 
 
 @dataclass(slots=True)
-class _MessageRecords:
+class _LineRecords:
     """The records of one message."""
 
     writer: RecordWriter
@@ -168,9 +168,9 @@ class _MessageRecords:
             self._groups[topic, operation] = self._section.group(group)
         return self._groups[topic, operation]
 
-    def _told(self) -> list[list[_Told]]:
+    def _told(self) -> list[list[_LineKeys]]:
         """Facts per change for its lines, in order; empty for a change without a line."""
-        told: list[list[_Told]] = [[] for _ in range(self.message.change_count)]
+        told: list[list[_LineKeys]] = [[] for _ in range(self.message.change_count)]
         topics, keys = self.writer.topics, self.writer.keys
         for part in self.message.parts:
             match part:
@@ -178,18 +178,18 @@ class _MessageRecords:
                     topic = topics.topic(table.schema, table.name)
                     of_rows = zip(part.change_indexes, part.operations, *keys.of_changes(part), strict=True)
                     for index, operation, key, old_key in of_rows:
-                        told[index].append(_Told(topic, _OPERATIONS[operation], key, old_key))
+                        told[index].append(_LineKeys(topic, _OPERATIONS[operation], key, old_key))
                 case Truncation():
                     tables = [topics.topic(table.schema, table.name) for table in part.tables]
-                    told[part.change_index] += [_Told(topic, "truncate") for topic in tables]
+                    told[part.change_index] += [_LineKeys(topic, "truncate") for topic in tables]
                 case DefinitionChange():
                     if self.writer.form.tells_definitions:
-                        told[part.change_index].append(_Told(topics.topic(*concerned_name(part.definition)), "ddl"))
+                        told[part.change_index].append(_LineKeys(topics.topic(*concerned_name(part.definition)), "ddl"))
                 case unreachable:
                     assert_never(unreachable)
         return told
 
-    def _records(self, told: list[_Told], line: bytes) -> list[_Record]:
+    def _records(self, told: list[_LineKeys], line: bytes) -> list[_Record]:
         if len(told) == 1 and told[0].old_key is None:
             topic, operation, key, _ = told[0]
             records = [_Record(topic, operation, key, line[:-1])]
@@ -198,7 +198,7 @@ class _MessageRecords:
             return records
         return list(self._several(told, line.splitlines()))
 
-    def _several(self, told: list[_Told], pieces: list[bytes]) -> Iterator[_Record]:
+    def _several(self, told: list[_LineKeys], pieces: list[bytes]) -> Iterator[_Record]:
         """A change that goes to several tables, or changes a key."""
         left = iter(pieces)
         for topic, operation, key, old_key in told:

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Self
 
-from pgsluice.worker.sinks.nats.outgoing import Outgoing, Section
+from pgsluice.worker.sinks.nats.outgoing import MessageSection, Outgoing
 
 BATCH_ID_DIGITS = 12  # it is in every message; no two batches of one stream are under way with the same
 _NUMBERS = [b"%d" % number for number in range(1001)]
@@ -30,7 +30,7 @@ class Unit:
     last: Outgoing
 
     @classmethod
-    def of(cls, messages: Section) -> Self:
+    def of(cls, messages: MessageSection) -> Self:
         """Returns a unit of at least one message."""
         batch_id = uuid.uuid4().hex[:BATCH_ID_DIGITS].encode()
         first = messages.message(0) if len(messages) > 1 else None
@@ -58,7 +58,7 @@ def frame(message: Outgoing, headers: bytes, reply: bytes = b"") -> bytes:
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(message.data), head, message.data)
 
 
-def _frames_between(messages: Section, batch_id: bytes) -> list[bytes]:
+def _frames_between(messages: MessageSection, batch_id: bytes) -> list[bytes]:
     """HPUB frames of all messages except the first and last, which need other headers."""
     end = len(messages) - 1
     numbers = _NUMBERS if end < len(_NUMBERS) else [b"%d" % number for number in range(end + 1)]

@@ -67,7 +67,7 @@ def chunk_id(message_id: bytes, index: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Section:
+class MessageSection:
     """Messages in their order, as columns."""
 
     subjects: list[bytes] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Section:
         self.data += [line[:-1] for line in lines]
         self.ends += bytes([Ends.CHANGE]) * len(lines)
 
-    def extend(self, other: Section) -> None:
+    def extend(self, other: MessageSection) -> None:
         self.subjects += other.subjects
         self.ids += other.ids
         self.headers += other.headers
@@ -109,9 +109,11 @@ class Section:
     def message(self, index: int) -> Outgoing:
         return Outgoing(self.subjects[index], self.ids[index], self.headers[index], self.data[index], self.ends[index])
 
-    def take(self, count: int) -> Section:
+    def take(self, count: int) -> MessageSection:
         """The first so many, which are gone from here."""
-        taken = Section(self.subjects[:count], self.ids[:count], self.headers[:count], self.data[:count], self.ends[:count])
+        taken = MessageSection(
+            self.subjects[:count], self.ids[:count], self.headers[:count], self.data[:count], self.ends[:count]
+        )
         for column in (self.subjects, self.ids, self.headers, self.data, self.ends):
             del column[:count]
         return taken

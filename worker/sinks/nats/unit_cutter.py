@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from pgsluice.worker.sinks.nats.atomic_unit import Unit
-from pgsluice.worker.sinks.nats.outgoing import Ends, Section
+from pgsluice.worker.sinks.nats.outgoing import Ends, MessageSection
 from pgsluice.worker.sinks.nats.whole_transactions import UNIT_BYTES, UNIT_MESSAGES, Uncut
 
 LARGEST_UNIT_BYTES = 64 * 1024 * 1024  # of one transaction, which is cut beyond that
@@ -25,7 +25,7 @@ class UnitCutter:
         self.part = part
         """Number of parts of the transaction that is open at the end of the cut units."""
         self._most_messages = most_messages
-        self._open = Section()
+        self._open = MessageSection()
 
     def cut(self, block: Unit | Uncut) -> Iterator[Unit]:
         """Yields units that are full, and keeps what is left."""

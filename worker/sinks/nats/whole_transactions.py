@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgsluice.worker.sinks.nats.atomic_unit import Unit
-from pgsluice.worker.sinks.nats.outgoing import Section
+from pgsluice.worker.sinks.nats.outgoing import MessageSection
 
 UNIT_MESSAGES = 1000
 """Messages that nats-server accepts in one atomic batch by default."""
@@ -25,7 +25,7 @@ _LENGTH = struct.Struct("<I")
 class Uncut:
     """Messages of one transaction, which ``begins`` with them or began before. Picklable."""
 
-    messages: Section
+    messages: MessageSection
     begins: bool
 
 
@@ -33,16 +33,16 @@ class WholeTransactions:
     """Takes messages in sequence and yields blocks."""
 
     def __init__(self) -> None:
-        self._whole = Section()
+        self._whole = MessageSection()
         """Messages of transactions that have ended."""
         self._whole_bytes = 0
-        self._open = Section()
+        self._open = MessageSection()
         """Messages of the open transaction."""
         self._open_bytes = 0
         self._is_left = True
         """The transaction that is open is left to the driver."""
 
-    def add(self, messages: Section, *, begins: bool, ends: bool) -> Iterator[bytes]:
+    def add(self, messages: MessageSection, *, begins: bool, ends: bool) -> Iterator[bytes]:
         """``messages`` are of one transaction: the first ones of it, the last ones, both or neither."""
         if begins:
             self._is_left = False
@@ -59,18 +59,18 @@ class WholeTransactions:
                 yield from self._unit()
             self._whole.extend(self._open)
             self._whole_bytes += self._open_bytes
-            self._open, self._open_bytes = Section(), 0
+            self._open, self._open_bytes = MessageSection(), 0
 
     def rest(self) -> Iterator[bytes]:
         """Yields the rest; leaves the open transaction to the driver."""
         yield from self._leave_open()
 
     def _leave_open(self) -> Iterator[bytes]:
-        left, self._open, self._open_bytes = self._open, Section(), 0
+        left, self._open, self._open_bytes = self._open, MessageSection(), 0
         yield from self._left(left, begins=not self._is_left)
         self._is_left = True
 
-    def _left(self, messages: Section, *, begins: bool) -> Iterator[bytes]:
+    def _left(self, messages: MessageSection, *, begins: bool) -> Iterator[bytes]:
         yield from self._unit()
         if messages:
             yield from _encoded(Uncut(messages, begins))
@@ -78,7 +78,7 @@ class WholeTransactions:
     def _unit(self) -> Iterator[bytes]:
         if self._whole:
             yield from _encoded(Unit.of(self._whole))
-            self._whole, self._whole_bytes = Section(), 0
+            self._whole, self._whole_bytes = MessageSection(), 0
 
 
 def decode_blocks(pieces: bytes) -> Iterator[Unit | Uncut]:

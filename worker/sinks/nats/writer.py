@@ -27,7 +27,7 @@ from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.nats.outgoing import (
     CopiedPlace,
     Ends,
-    Section,
+    MessageSection,
     chunk_id,
     copied_id,
     encode_start,
@@ -75,14 +75,14 @@ class _Subjects:
 class _Run:
     """Messages of one transaction that are in one message of the source. ``is_last``: there are no more in that."""
 
-    messages: Section
+    messages: MessageSection
     rejected: list[Rejection] = field(default_factory=list)
     begins: bool = False
     ends: bool = False
     is_last: bool = False
 
 
-class _Left(NamedTuple):
+class _LeftChanges(NamedTuple):
     """The rest of a transaction in the message ``sequence``: its changes up to the ordinal ``passed`` are published."""
 
     sequence: int
@@ -146,12 +146,12 @@ class MessageWriter:
         for transaction in message.transactions:
             passed, is_last = _passed(transaction, start), transaction is message.transactions[-1]
             begins = transaction.begins and not passed and not self.is_replay
-            run = _Run(Section(), begins=begins, ends=transaction.commits, is_last=is_last)
+            run = _Run(MessageSection(), begins=begins, ends=transaction.commits, is_last=is_last)
             if are_plain and not passed:
                 changes = slice(transaction.first_change, transaction.end_change)
                 run.messages.add_lines([names[0] for names in subjects[changes]], _change_ids(transaction), lines[changes])
             else:
-                left = _Left(message.sequence, transaction, passed)
+                left = _LeftChanges(message.sequence, transaction, passed)
                 run.rejected.extend(self._add_one_by_one(run.messages, left, subjects, lines))
             if transaction.commits and run.messages:
                 run.messages.ends[-1] = Ends.TRANSACTION
@@ -170,7 +170,7 @@ class MessageWriter:
         return all(lines) and b"".join(lines).count(b"\n") == len(lines) and max(map(len, lines), default=0) <= self.most_bytes
 
     def _add_one_by_one(
-        self, messages: Section, left: _Left, subjects: list[tuple[bytes, ...]], lines: list[bytes]
+        self, messages: MessageSection, left: _LeftChanges, subjects: list[tuple[bytes, ...]], lines: list[bytes]
     ) -> Iterator[Rejection]:
         """Adds the remaining changes of a transaction. Yields changes that cannot be published."""
         for index, change_id in enumerate(_change_ids(left.transaction), left.transaction.first_change):
@@ -181,7 +181,7 @@ class MessageWriter:
             if not self._add_pieces(messages, subjects[index], message_id, line):
                 yield Rejection(position, self._too_large(len(line)))
 
-    def _add_pieces(self, section: Section, subjects: Sequence[bytes], name: bytes, line: bytes) -> bool:
+    def _add_pieces(self, section: MessageSection, subjects: Sequence[bytes], name: bytes, line: bytes) -> bool:
         """A change of one line or several, each in one message or several. False when it cannot be published."""
         pieces = line.splitlines()
         if len(pieces) == 1:
@@ -195,7 +195,7 @@ class MessageWriter:
         section.ends[before:] = bytes([Ends.NOTHING] * (len(section.ends) - before - 1) + [Ends.CHANGE])
         return True
 
-    def _add_chunks(self, section: Section, subject: bytes, message_id: bytes, data: bytes) -> bool:
+    def _add_chunks(self, section: MessageSection, subject: bytes, message_id: bytes, data: bytes) -> bool:
         if len(data) > self.most_bytes * (MOST_CHUNKS if self.cuts else 1):
             return False
         for chunk, piece in cut(data, self.most_bytes):
@@ -220,14 +220,14 @@ class MessageWriter:
         if rows.restarts and not self.form.tells_definitions:
             operation = "truncate"
         subject = self.pattern.subject(rows.table.schema, rows.table.name, operation)
-        run, size = _Run(Section(), begins=True, ends=True), 0
+        run, size = _Run(MessageSection(), begins=True, ends=True), 0
         for row, line in enumerate(self.form.encode_copied(rows)):
             place = rows.sequence, track, row
             if start is not None and place <= start:
                 continue
             if len(run.messages) >= ROWS_TOGETHER or size >= ROWS_TOGETHER_BYTES:
                 yield run
-                run, size = _Run(Section(), begins=True, ends=True), 0
+                run, size = _Run(MessageSection(), begins=True, ends=True), 0
             size += len(line)
             if not self._add_chunks(run.messages, subject, copied_id(place), line[:-1]):
                 position = copied_position(rows.sequence, rows.row_number(row))

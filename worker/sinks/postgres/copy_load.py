@@ -35,7 +35,7 @@ from pgsluice.worker.sinks.postgres.merge.statements import (
     upsert_statements,
 )
 from pgsluice.worker.sinks.postgres.own.applied import CopiedMessages
-from pgsluice.worker.sinks.postgres.sessions import TaskSession
+from pgsluice.worker.sinks.postgres.sessions import PostgresTaskSession
 from pgsluice.worker.sinks.postgres.target.connection import Connection
 from pgsluice.worker.sinks.postgres.target.failure import MEETS_ANOTHER, PieceError, reason
 from pgsluice.worker.sinks.postgres.target.table import TargetTable, identity_error
@@ -59,7 +59,7 @@ class _CopyText(NamedTuple):
     rows: int
 
 
-def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> None:
+def load(session: PostgresTaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> None:
     """Loads those of ``copied`` that are not loaded yet, all or nothing. Makes tables that are missing, for messages without
     rows too. Raises PieceError."""
     for table in {rows.table for rows in copied if rows.begins_run}:
@@ -78,7 +78,9 @@ def load(session: TaskSession, messages: CopiedMessages, copied: Sequence[Copied
             session.not_empty.add(error.table)
 
 
-def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows], most: int) -> list[Rejection]:
+def find_refused(
+    session: PostgresTaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows], most: int
+) -> list[Rejection]:
     """Finds the rows of ``copied`` that the target refuses, at most ``most`` + 1; loads nothing. Raises PieceError."""
     session.forget()  # a row must not be refused for what its table was like earlier
     rejections: list[Rejection] = []
@@ -100,7 +102,7 @@ def find_refused(session: TaskSession, messages: CopiedMessages, copied: Sequenc
 
 
 def _find_refused(
-    session: TaskSession, target: TargetTable, copied: Sequence[CopiedRows], bound: RefusalBound, *, deletes: bool
+    session: PostgresTaskSession, target: TargetTable, copied: Sequence[CopiedRows], bound: RefusalBound, *, deletes: bool
 ) -> list[Rejection]:
     places = [copied_position(rows.sequence, rows.row_number(row)) for rows in copied for row in range(rows.rows)]
     lines = [line for rows in copied for line in split_lines(bytes(rows.data))]
@@ -123,21 +125,21 @@ def _find_refused(
     return rejections
 
 
-def _make(session: TaskSession, table: Table) -> None:
+def _make(session: PostgresTaskSession, table: Table) -> None:
     try:
         session.make_table(table)
     except psycopg.Error as error:
         raise PieceError(table, error) from None
 
 
-def _make_keyed(session: TaskSession, table: Table) -> None:
+def _make_keyed(session: PostgresTaskSession, table: Table) -> None:
     try:
         session.make_keyed_table(table)
     except psycopg.Error as error:
         raise PieceError(table, error) from None
 
 
-def _targets(session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> dict[Table, TargetTable]:
+def _targets(session: PostgresTaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows]) -> dict[Table, TargetTable]:
     """Returns the destinations of the rows in ``copied``. Rows of a run that replaces all others wait."""
     waiting = Replacements(messages.group, messages.worker).waiting
     found: dict[Table, TargetTable] = {}
@@ -148,7 +150,7 @@ def _targets(session: TaskSession, messages: CopiedMessages, copied: Sequence[Co
     return found
 
 
-def _target(session: TaskSession, table: Table) -> TargetTable:
+def _target(session: PostgresTaskSession, table: Table) -> TargetTable:
     try:
         return session.target_table(table, copied=True)
     except psycopg.Error as error:
@@ -156,7 +158,7 @@ def _target(session: TaskSession, table: Table) -> TargetTable:
 
 
 def _load(
-    session: TaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows], targets: dict[Table, TargetTable]
+    session: PostgresTaskSession, messages: CopiedMessages, copied: Sequence[CopiedRows], targets: dict[Table, TargetTable]
 ) -> None:
     table = next(iter(targets))
     try:

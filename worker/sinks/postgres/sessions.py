@@ -182,7 +182,7 @@ class DriverSession:
         self.stages.clear()
 
 
-class TaskSession:
+class PostgresTaskSession:
     """A task's state between partitions, one per Python worker process and target: a connection and the target's
     tables.
 
@@ -240,13 +240,13 @@ class TaskSession:
 TaskSessionKey = tuple[PostgresSinkSettings, PendingKeys, KnownTables, Policies]
 """The parameters of a task session."""
 
-_sessions: dict[TaskSessionKey, TaskSession] = {}
+_sessions: dict[TaskSessionKey, PostgresTaskSession] = {}
 
 
-def in_task_session(key: TaskSessionKey, work: Callable[[TaskSession], T]) -> T:
+def in_task_session(key: TaskSessionKey, work: Callable[[PostgresTaskSession], T]) -> T:
     """Returns the result of ``work``, called with this process's session. One kept from an earlier task may be broken,
     or outdated; then a new one tries again. Raises what ``work`` raises."""
-    session = _sessions.setdefault(key, TaskSession(*key))
+    session = _sessions.setdefault(key, PostgresTaskSession(*key))
     while True:
         kept = session.is_open
         try:

@@ -13,9 +13,9 @@ from pgsluice.shared import telemetry
 from pgsluice.shared.errors import PgsluiceError, TerminalError
 from pgsluice.shared.preflight.finding import raise_all
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.definitions.policy import Action, Kind, Policies
+from pgsluice.worker.definitions.policy import DefinitionAction, DefinitionKind, Policies
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
-from pgsluice.worker.sinks.postgres.own.known_tables import Destination, Known, KnownTables, known_columns
+from pgsluice.worker.sinks.postgres.own.known_tables import Known, KnownTables, TableDestination, known_columns
 from pgsluice.worker.sinks.postgres.own.own_tables import DDL_LOCK
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
 from pgsluice.worker.sinks.postgres.target.catalog import Catalog, CatalogEntry, find_table, read_catalog
@@ -107,7 +107,7 @@ class TargetTables(Mapping[Table, TargetTable]):
 
     def _remember(self, connection: Connection, tables: Iterable[Table], known: Known) -> None:
         targets = [self._tables[table] for table in tables]
-        destinations = [Destination(target.table, target.oid, target.column_numbers, target.texts) for target in targets]
+        destinations = [TableDestination(target.table, target.oid, target.column_numbers, target.texts) for target in targets]
         self._known_tables.remember(connection, destinations, known)
 
     def _look_at(self, connection: Connection, table: Table, catalog: Catalog, known: Known, *, copied: bool) -> TargetTable:
@@ -117,7 +117,7 @@ class TargetTables(Mapping[Table, TargetTable]):
                 raise missing_error(table)
             entry = self._create(connection, table, copied=copied)
         check_row_security(connection, table, entry)
-        leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
+        leaves_out = self._policies.action(DefinitionKind.ADD_COLUMN, table.source_name) is DefinitionAction.IGNORE
         target = target_table(table, entry, place, known_columns(table, entry.oid, known), leaves_out=leaves_out)
         if not has_unique_key(target, entry) and not self._pending_keys.include(connection, table):
             raise key_error(target, entry.partition_columns)
@@ -153,7 +153,7 @@ class TargetTables(Mapping[Table, TargetTable]):
                 assert made is not None
                 numbers = {column.name: column.number for column in made.columns}
                 texts = frozenset(column.name for column in made.columns if column.type_name == TEXT)
-                self._known_tables.remember(connection, [Destination(table, made.oid, numbers, texts, is_made=True)])
+                self._known_tables.remember(connection, [TableDestination(table, made.oid, numbers, texts, is_made=True)])
         entry = find_table(connection, table.schema, table.name)
         assert entry is not None
         return entry

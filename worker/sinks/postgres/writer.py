@@ -40,7 +40,7 @@ from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.postgres.own.own_tables import own_table
 from pgsluice.worker.sinks.postgres.own.parked_text import ensure_parked_table, park
 from pgsluice.worker.sinks.postgres.own.pending_keys import PendingKeys
-from pgsluice.worker.sinks.postgres.sessions import TaskSession, in_task_session
+from pgsluice.worker.sinks.postgres.sessions import PostgresTaskSession, in_task_session
 from pgsluice.worker.sinks.postgres.target.failure import PieceError, copy_error, is_lock_table_full, target_error
 from pgsluice.worker.sinks.sink import Partition
 
@@ -207,12 +207,12 @@ class PostgresWriter:
                 raise
             return replace(self, stages=0)._stage(partition, pieces, large)
 
-    def _in_session(self, work: Callable[[TaskSession], T]) -> T:
+    def _in_session(self, work: Callable[[PostgresTaskSession], T]) -> T:
         owner = self.names.group, self.names.worker
         return in_task_session((self.settings, PendingKeys(*owner), KnownTables.of(*owner), self.policies), work)
 
     def _stage_all(
-        self, session: TaskSession, partition: Partition, pieces: tuple[Piece, ...], large: set[int]
+        self, session: PostgresTaskSession, partition: Partition, pieces: tuple[Piece, ...], large: set[int]
     ) -> tuple[Piece, ...]:
         """Raises PieceError, or RejectedChanges with all rows that could not be staged."""
         rejections: list[Rejection] = []
@@ -252,11 +252,11 @@ class PostgresWriter:
         by_size = sorted(large - wide, key=lambda i: pieces[i].text_bytes, reverse=True)
         return sorted(by_size[:room]), sorted([*by_size[room:], *wide])
 
-    def _park_piece(self, session: TaskSession, table: str, piece: Piece, name: str) -> Piece:
+    def _park_piece(self, session: PostgresTaskSession, table: str, piece: Piece, name: str) -> Piece:
         assert isinstance(piece.content, bytes)
         return replace(piece, content=park(session.connection(), table, name, piece.content))
 
-    def _stage_piece(self, session: TaskSession, piece: Piece, name: str, rejections: list[Rejection]) -> Piece:
+    def _stage_piece(self, session: PostgresTaskSession, piece: Piece, name: str, rejections: list[Rejection]) -> Piece:
         assert isinstance(piece.content, bytes)
         connection, target = session.connection(), session.target_table(piece.table)
         create_stage(connection, name, target, piece.kind, labelled=self.labelled)

@@ -46,7 +46,7 @@ class Operation(NamedTuple):
     document: bytes | None
 
 
-class Outcome(enum.Enum):
+class BulkOutcome(enum.Enum):
     DONE = "done"
     STALE = "stale"
     THROTTLED = "throttled"
@@ -59,7 +59,7 @@ class ItemAnswer(NamedTuple):
     """The result of an operation. ``error`` is the type of the server's error, ``field`` the one that it is about, if
     named, ``action`` the denied one; none holds a value."""
 
-    outcome: Outcome
+    outcome: BulkOutcome
     status: int = 200
     error: str = ""
     field: str = ""
@@ -77,8 +77,8 @@ class ItemAnswer(NamedTuple):
         return f"the search server refuses the document ({self.error or f'status {self.status}'}{about})"
 
 
-DONE = ItemAnswer(Outcome.DONE)
-TOO_DEEP = ItemAnswer(Outcome.REFUSED, 0, "nested too deep")
+DONE = ItemAnswer(BulkOutcome.DONE)
+TOO_DEEP = ItemAnswer(BulkOutcome.REFUSED, 0, "nested too deep")
 """The answer for a document that is not sent."""
 
 _CONFLICT, _NOT_FOUND, _TOO_LARGE, _TOO_MANY_REQUESTS = 409, 404, 413, 429
@@ -125,7 +125,7 @@ def send_bulk(connection: ServerConnection, operations: Sequence[Operation], *, 
     if status not in (400, _TOO_LARGE):
         connection.refuse(status, answer, "POST /_bulk")
     if len(operations) == 1:
-        return [ItemAnswer(Outcome.REFUSED, status, error_type(answer))]
+        return [ItemAnswer(BulkOutcome.REFUSED, status, error_type(answer))]
     raise SendHalves(is_too_large=status == _TOO_LARGE)
 
 
@@ -155,20 +155,20 @@ def _item_answer(item: dict[str, Any], operation: Operation) -> ItemAnswer:
     error = item.get("error") or {}
     kind = error.get("type", "")
     if operation.document is None and status == _NOT_FOUND and not kind:
-        return ItemAnswer(Outcome.DONE, status)
+        return ItemAnswer(BulkOutcome.DONE, status)
     reason = error.get("reason") or ""
-    outcome = Outcome.WRONG if _NOT_ONE_INDEX in reason else _outcome(status, kind)
-    return ItemAnswer(outcome, status, kind, field_in(reason), denied_action(reason) if outcome is Outcome.WRONG else "")
+    outcome = BulkOutcome.WRONG if _NOT_ONE_INDEX in reason else _outcome(status, kind)
+    return ItemAnswer(outcome, status, kind, field_in(reason), denied_action(reason) if outcome is BulkOutcome.WRONG else "")
 
 
-def _outcome(status: int, kind: str) -> Outcome:
+def _outcome(status: int, kind: str) -> BulkOutcome:
     if status == _CONFLICT:
-        return Outcome.STALE
+        return BulkOutcome.STALE
     if kind == BLOCK:
-        return Outcome.BLOCKED
+        return BulkOutcome.BLOCKED
     if status in _TRY_AGAIN or status >= 500 or kind in _REJECTED or kind == CLOSED:
-        return Outcome.THROTTLED
-    return Outcome.REFUSED if status in (400, _TOO_LARGE) else Outcome.WRONG
+        return BulkOutcome.THROTTLED
+    return BulkOutcome.REFUSED if status in (400, _TOO_LARGE) else BulkOutcome.WRONG
 
 
 def field_in(reason: str) -> str:

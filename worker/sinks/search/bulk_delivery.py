@@ -20,9 +20,9 @@ from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.worker.sinks.search.bulk import (
     MOST_OPERATIONS,
     TOO_DEEP,
+    BulkOutcome,
     ItemAnswer,
     Operation,
-    Outcome,
     SendHalves,
     operation_bytes,
     send_bulk,
@@ -57,18 +57,18 @@ class Tally:
 
     def note(self, operation: Operation, answer: ItemAnswer) -> None:
         match answer.outcome:
-            case Outcome.DONE:
+            case BulkOutcome.DONE:
                 self.outcomes["indexed" if operation.document is not None else "deleted"] += 1
-            case Outcome.STALE:
+            case BulkOutcome.STALE:
                 self.outcomes["stale"] += 1
                 if operation.document is None:
                     self.stale_deletes.add((operation.target, operation.id))
-            case Outcome.REFUSED:
+            case BulkOutcome.REFUSED:
                 self.outcomes["dead"] += 1
                 self.refused.append(Refused(operation, answer))
                 self.reasons[operation.target][answer.error or f"status {answer.status}"] += 1
                 return
-            case Outcome.THROTTLED | Outcome.BLOCKED | Outcome.WRONG:
+            case BulkOutcome.THROTTLED | BulkOutcome.BLOCKED | BulkOutcome.WRONG:
                 raise AssertionError("these are not final")
             case unreachable:
                 assert_never(unreachable)
@@ -245,21 +245,21 @@ class Attempt:
     def _judge_items(self, request: Request, answers: Sequence[ItemAnswer], took_s: float) -> None:
         is_too_much, again_before = False, len(self._again)
         for operation, answer in zip(request.operations, answers, strict=True):
-            document = operation.document if answer.outcome is Outcome.REFUSED else None
+            document = operation.document if answer.outcome is BulkOutcome.REFUSED else None
             cut = None if document is None else indexable_part(document)
             if cut is not None:  # whatever the reason was: if it was another, the server refuses it again
                 again = operation._replace(document=cut)
                 self._halves.append(Request([again], operation_bytes(again)))
                 continue
             match answer.outcome:
-                case Outcome.DONE | Outcome.STALE | Outcome.REFUSED:
+                case BulkOutcome.DONE | BulkOutcome.STALE | BulkOutcome.REFUSED:
                     self.has_settled = True
                     self._tally.note(operation, answer)
-                case Outcome.THROTTLED | Outcome.BLOCKED:
+                case BulkOutcome.THROTTLED | BulkOutcome.BLOCKED:
                     self._again.append(operation)
                     self.trouble = _trouble(operation, answer)
                     is_too_much |= answer.is_overload
-                case Outcome.WRONG:
+                case BulkOutcome.WRONG:
                     self._fail(_wrong(operation, answer, self._rights_remedy))
                     return
                 case unreachable:
@@ -280,7 +280,7 @@ class Attempt:
 
 def _trouble(operation: Operation, answer: ItemAnswer) -> TransientError:
     index = operation.target.removesuffix("-write")
-    if answer.outcome is Outcome.BLOCKED:
+    if answer.outcome is BulkOutcome.BLOCKED:
         return TransientError(f"index '{index}' may not be written now ({answer.error})", BLOCK_REMEDY, Cause.DISK_FULL)
     fact = f"the search server does not take documents of index '{index}' now ({answer.error or answer.status})"
     if answer.error == CLOSED:

@@ -225,7 +225,7 @@ class DocumentFold:
             entries[position_id(*at)] = Whole(*at, document)
 
     def _add_each(self, form: DocumentForm, changes: TableChanges, places: Sequence[At], entries: dict[RowId, Entry]) -> None:
-        rows = _Rows(form, changes)
+        rows = _DocumentRows(form, changes)
         self._note_all(form.target, [rows.old_ids[i] or rows.new_ids[i] or b"" for i in range(len(changes))], places)
         for row, at in enumerate(places):
             old_id, new_id = rows.old_ids[row], rows.new_ids[row]
@@ -300,7 +300,7 @@ def _first_id(patch: Patch) -> RowId:
     return patch.former[0].id if patch.former else patch.id
 
 
-class _Rows:
+class _DocumentRows:
     """Rows of one part: ids before and after (None without one), and documents (None if a value is not known)."""
 
     def __init__(self, form: DocumentForm, changes: TableChanges) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import orjson
 
 from pgsluice.shared.errors import Cause, MissingPrivilegeError, OverloadError, TerminalError, TransientError
-from pgsluice.shared.http.receiver import AllowedHosts, Answer, Receiver, ReceiverConnection, trusted_certificates
+from pgsluice.shared.http.receiver import AllowedHosts, Receiver, ReceiverAnswer, ReceiverConnection, trusted_certificates
 from pgsluice.worker.sinks.search.index_name import PLACEHOLDER
 from pgsluice.worker.sinks.search.options import OPTIONS, SearchSinkSettings
 
@@ -105,7 +105,7 @@ class ServerConnection:
         for node in self._nodes:
             node.close()
 
-    def _exchange(self, sent: tuple[str, str, Mapping[str, str], bytes | None], *, is_bulky: bool) -> Answer:
+    def _exchange(self, sent: tuple[str, str, Mapping[str, str], bytes | None], *, is_bulky: bool) -> ReceiverAnswer:
         method, path, headers, body = sent
         for left in reversed(range(len(self._nodes))):
             target = self._paths[self._node] + path

@@ -36,7 +36,7 @@ class Guide:
     copied: frozenset[int] = frozenset()
 
 
-class TaskSession:
+class SearchTaskSession:
     """The session of a single thread."""
 
     def __init__(self, settings: SearchSinkSettings) -> None:
@@ -116,11 +116,11 @@ def _take(count: list[int]) -> int:
     return taken
 
 
-_sessions: list[tuple[SearchSinkSettings, TaskSession]] = []
+_sessions: list[tuple[SearchSinkSettings, SearchTaskSession]] = []
 """The process's session, one at most."""
 
 
-def process_session(settings: SearchSinkSettings) -> TaskSession:
+def process_session(settings: SearchSinkSettings) -> SearchTaskSession:
     if not _sessions or _sessions[0][0] != settings:
-        _sessions[:] = [(settings, TaskSession(settings))]
+        _sessions[:] = [(settings, SearchTaskSession(settings))]
     return _sessions[0][1]

@@ -26,7 +26,7 @@ from pgsluice.worker.sinks.search.document_fold import At, DocumentFold
 from pgsluice.worker.sinks.search.index_name import WRITE
 from pgsluice.worker.sinks.search.options import SearchSinkSettings
 from pgsluice.worker.sinks.search.search_receipt import SearchReceipt, receipt_of
-from pgsluice.worker.sinks.search.task_session import Guide, TaskSession, process_session
+from pgsluice.worker.sinks.search.task_session import Guide, SearchTaskSession, process_session
 from pgsluice.worker.sinks.sink import Partition
 
 HELD_BYTES = 16 * 1024 * 1024
@@ -98,7 +98,7 @@ class SearchWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Forms:
-    session: TaskSession
+    session: SearchTaskSession
     guide: Guide
     altered: AlteredBatch | None
 
@@ -141,7 +141,7 @@ def snapshot_lsn(snapshot: str) -> int:
     return int(match[1], 16) if match else 0
 
 
-def rejections_of(refused: Sequence[Refused], session: TaskSession, fold: DocumentFold | None) -> list[Rejection]:
+def rejections_of(refused: Sequence[Refused], session: SearchTaskSession, fold: DocumentFold | None) -> list[Rejection]:
     """``fold`` is None for copied rows."""
     fields = session.field_names() if refused else frozenset()
     return [rejection_of(each, fields, fold) for each in refused]

@@ -28,7 +28,7 @@ STANDARD_OUTPUT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class LineWriter:
+class StdoutWriter:
     """Receipt bodies are lines, about RECEIPT_BYTES of them; one message is never cut, so a large one makes a large body."""
 
     form: LineEncoding
@@ -53,7 +53,7 @@ class StdoutSink:
         descriptor: int = STANDARD_OUTPUT,
     ) -> None:
         self._positions = BucketPositions(settings.nats, settings.group, settings.name)
-        self._writer = LineWriter(LineEncoding.of(stdout.lines, settings.group))
+        self._writer = StdoutWriter(LineEncoding.of(stdout.lines, settings.group))
         self.definitions = self._writer.form.definitions
         self._descriptor = descriptor
         self._reader = ReaderWatch()
@@ -75,7 +75,7 @@ class StdoutSink:
         self._positions.renumber(applied)
         self._applied = self._written = applied
 
-    def writer(self) -> LineWriter:
+    def writer(self) -> StdoutWriter:
         return self._writer
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:

@@ -19,7 +19,7 @@ from pgsluice.shared.process.defect import unexpected
 from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
 from pgsluice.worker.sinks.subscriptions.event_blocks import EventBlock, EventBlocks
 from pgsluice.worker.sinks.subscriptions.event_index import share_of
-from pgsluice.worker.sinks.subscriptions.event_request import EventRequest, OpenRequest, RequestSize
+from pgsluice.worker.sinks.subscriptions.event_request import EventRequest, EventRequestSize, OpenRequest
 from pgsluice.worker.sinks.subscriptions.event_writer import Unseen, Unworkable
 from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
 
@@ -43,7 +43,12 @@ class CatchingUp:
     has come."""
 
     def __init__(
-        self, lock: threading.Condition, dispatch: Dispatch, blocks: EventBlocks, size: RequestSize, applied: Callable[[], int]
+        self,
+        lock: threading.Condition,
+        dispatch: Dispatch,
+        blocks: EventBlocks,
+        size: EventRequestSize,
+        applied: Callable[[], int],
     ) -> None:
         self.accepted = 0
         self.failed = 0

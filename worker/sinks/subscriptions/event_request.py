@@ -36,7 +36,7 @@ class EventRequest(NamedTuple):
         return f"{group.replace('.', '-')}/{subscription}/{span}/{digest}"
 
 
-class RequestSize(NamedTuple):
+class EventRequestSize(NamedTuple):
     """Most events and bytes of one request; an event that is larger goes alone."""
 
     events: int
@@ -46,7 +46,7 @@ class RequestSize(NamedTuple):
 class OpenRequest:
     """Gathers the events of messages for a single receiver, which has everything up to ``through``."""
 
-    def __init__(self, size: RequestSize, through: int) -> None:
+    def __init__(self, size: EventRequestSize, through: int) -> None:
         self._size = size
         self._through = through
         self._texts: list[bytes] = []

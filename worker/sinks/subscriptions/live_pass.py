@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
 from pgsluice.worker.sinks.subscriptions.event_index import EventIndex
-from pgsluice.worker.sinks.subscriptions.event_request import EventRequest, OpenRequest, RequestSize
+from pgsluice.worker.sinks.subscriptions.event_request import EventRequest, EventRequestSize, OpenRequest
 from pgsluice.worker.sinks.subscriptions.event_writer import MessageEvents
 from pgsluice.worker.sinks.subscriptions.subscriber import Standing, Subscriber
 
@@ -32,7 +32,7 @@ class LivePass:
     """``begin``, ``take`` and ``finish`` are called by a single thread, batch by batch. ``lock`` guards all
     subscribers."""
 
-    def __init__(self, dispatch: Dispatch, size: RequestSize, patience_s: float, on_left: Left) -> None:
+    def __init__(self, dispatch: Dispatch, size: EventRequestSize, patience_s: float, on_left: Left) -> None:
         self.lock = threading.Condition()
         self.accepted = 0
         self.failed = 0

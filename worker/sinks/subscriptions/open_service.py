@@ -10,7 +10,7 @@ from pgsluice.worker.sinks.abilities import Reread
 from pgsluice.worker.sinks.subscriptions.catching_up import CatchingUp
 from pgsluice.worker.sinks.subscriptions.dispatch import Dispatch
 from pgsluice.worker.sinks.subscriptions.event_blocks import EventBlocks
-from pgsluice.worker.sinks.subscriptions.event_request import RequestSize
+from pgsluice.worker.sinks.subscriptions.event_request import EventRequestSize
 from pgsluice.worker.sinks.subscriptions.live_pass import LivePass
 from pgsluice.worker.sinks.subscriptions.options import SubscriptionsSinkSettings
 from pgsluice.worker.sinks.subscriptions.receivers import NewSubscriber, Receivers
@@ -24,7 +24,7 @@ class OpenService:
     """``applied`` returns the message up to which the worker has come."""
 
     def __init__(self, chosen: SubscriptionsSinkSettings, new: NewSubscriber, applied: Callable[[], int]) -> None:
-        size = RequestSize(chosen.batch_size, chosen.batch_bytes)
+        size = EventRequestSize(chosen.batch_size, chosen.batch_bytes)
         self._live_dispatch = Dispatch("pgsluice-subscriptions-live", chosen.connections)
         self._behind_dispatch = Dispatch("pgsluice-subscriptions-behind", max(1, chosen.connections // 2))
         self._is_following = False

@@ -110,7 +110,7 @@ class PlacedLine(NamedTuple):
 
 
 @dataclass(slots=True)
-class Section:
+class LineSection:
     """The lines of one message and track in order, as columns."""
 
     sequence: int

@@ -18,7 +18,7 @@ from typing import assert_never
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.errors import Cause, TerminalError, TransientError
-from pgsluice.shared.http.receiver import Answer, ReceiverConnection
+from pgsluice.shared.http.receiver import ReceiverAnswer, ReceiverConnection
 from pgsluice.shared.process.retrying import Backoff, Pauses
 from pgsluice.worker.sinks.webhook.deliveries import Deliveries
 from pgsluice.worker.sinks.webhook.lane_waits import LaneWaits
@@ -172,7 +172,7 @@ class RequestSender:
                 case unreachable:
                     assert_never(unreachable)
 
-    def _put_off(self, answer: Answer) -> TransientError:
+    def _put_off(self, answer: ReceiverAnswer) -> TransientError:
         cause = Cause.THROTTLED if answer.status == _TOO_MANY_REQUESTS else Cause.TARGET
         return TransientError(f"{self._template.origin} answered with status {answer.status}", cause=cause)
 
@@ -188,7 +188,7 @@ class RequestSender:
             self._waits.begin(self._lane, error, pause_s)
         self._pause.wait(pause_s)
 
-    def _misdirected(self, answer: Answer) -> TerminalError:
+    def _misdirected(self, answer: ReceiverAnswer) -> TerminalError:
         return TerminalError(
             f"{self._template.origin} answered with status {answer.status}, which is no receiver's",
             "redirects are not followed: set webhook-url to the address that receives",

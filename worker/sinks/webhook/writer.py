@@ -18,7 +18,7 @@ from pgsluice.shared.wire.table import UNCHANGED, Table, Value
 from pgsluice.worker.sinks.lines.line_encoding import LineEncoding
 from pgsluice.worker.sinks.lines.line_output import receipt_bodies
 from pgsluice.worker.sinks.sink import Partition
-from pgsluice.worker.sinks.webhook.placed_lines import BARRIER, CHANGES, PARTS, Section
+from pgsluice.worker.sinks.webhook.placed_lines import BARRIER, CHANGES, PARTS, LineSection
 
 
 class ChosenLanes:
@@ -104,8 +104,8 @@ class LaneWriter:
     def write_copied(self, partition: Partition, copied: Iterable[CopiedRows]) -> Iterator[bytes]:
         return receipt_bodies((section.encode(), is_last) for section, is_last in self._copied_sections(copied))
 
-    def _section(self, message: MessageChanges) -> Section:
-        section = Section(message.sequence, CHANGES)
+    def _section(self, message: MessageChanges) -> LineSection:
+        section = LineSection(message.sequence, CHANGES)
         texts: list[bytes] = []
         for (slot, lane, others), line in zip(self._slots(message), self.form.encode(message), strict=True):
             if line.count(b"\n") == 1:
@@ -136,7 +136,7 @@ class LaneWriter:
             if self.form.transactions and transaction.commits:
                 yield transaction.end_change + offset, BARRIER, ()
 
-    def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[Section, bool]]:
+    def _copied_sections(self, copied: Iterable[CopiedRows]) -> Iterator[tuple[LineSection, bool]]:
         """Yields sections, each with whether it is the last of its message: a message can come in parts, for several
         tables."""
         part = 0
@@ -145,5 +145,5 @@ class LaneWriter:
             numbers = [rows.row_number(row) << PARTS for row in range(rows.rows)] or [0] * len(lines)
             track = 1 + crc32(b"%d %s" % (part, rows.table.qualified_name.encode())) // 2
             lane = lane_of_copied(rows, self.lanes)
-            yield Section(rows.sequence, track, numbers, [lane] * len(lines), lines), not rows.more_follow
+            yield LineSection(rows.sequence, track, numbers, [lane] * len(lines), lines), not rows.more_follow
             part = part + 1 if rows.more_follow else 0

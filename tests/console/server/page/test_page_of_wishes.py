@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from pgsluice.shared.alerts.alert_overrides import OVERRIDES, AlertOverrides
 from pgsluice.shared.alerts.alert_state import ALERTS_KEY, AlertRecord, AlertsRecord
-from pgsluice.shared.alerts.conditions import AlertName, Severity
+from pgsluice.shared.alerts.conditions import AlertName, AlertSeverity
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.worker_records import BatchesRecord, BatchRecord, batches_key
@@ -194,7 +194,7 @@ def overrides(browsed: BrowsedGroup) -> AlertOverrides:
 
 def test_alerts_are_set_and_silenced(browsed: BrowsedGroup, visit: Visit) -> None:
     now = datetime.now(UTC).isoformat()
-    alert = AlertRecord(AlertName.LAG, "w", Severity.WARNING, "worker w is 400 s behind", "find the cause", now)
+    alert = AlertRecord(AlertName.LAG, "w", AlertSeverity.WARNING, "worker w is 400 s behind", "find the cause", now)
     keep(browsed, ALERTS_KEY, AlertsRecord("replicator h:1", 10.0, (alert,)))
     page = visit.page
     visit.open("groups", browsed.name)

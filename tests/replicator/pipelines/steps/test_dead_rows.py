@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from pgsluice.console.dead import Selection, ask_for_replay, blocking, remove_letters
+from pgsluice.console.dead import LetterSelection, ask_for_replay, blocking, remove_letters
 from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.broker.dead_letter_stream import DeadLetterStream, StoredLetter
 from pgsluice.shared.errors import TerminalError, UsageError
@@ -18,7 +18,7 @@ from pgsluice.shared.wire.names import GroupNames, check_worker_name
 from tests.replicator.pipelines.pipeline_under_test import PipelineUnderTest
 from tests.replicator.pipelines.steps.test_step_runs import use
 
-EVERY = Selection("", (), every=True)
+EVERY = LetterSelection("", (), every=True)
 T = TypeVar("T")
 
 
@@ -83,7 +83,7 @@ def test_a_replay_has_the_next_run_read_the_row_as_it_is_then(pipeline: Pipeline
     mend(pipeline)
     assert pipeline.run().rows == 0  # nobody has asked yet
     third = str(letters(pipeline)[0].letter.position)
-    at_letters(pipeline, lambda stream: ask_for_replay(stream, Selection("", (third,), every=False)))
+    at_letters(pipeline, lambda stream: ask_for_replay(stream, LetterSelection("", (third,), every=False)))
     before = len(pipeline.lines())
     assert (pipeline.run().rows, len(pipeline.lines()) - before) == (1, 1)
     assert len(letters(pipeline)) == 1

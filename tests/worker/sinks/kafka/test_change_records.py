@@ -13,7 +13,7 @@ from pgsluice.shared.rows.columns import decode_changes
 from pgsluice.shared.wire.kafka_record import decode_record
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity
 from pgsluice.testing.batch import write_copied_partition, write_partition
-from pgsluice.testing.changes_builder import Truncate, copied, delete, insert, message, table, update
+from pgsluice.testing.changes_builder import TruncateChange, copied, delete, insert, message, table, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
 from pgsluice.worker.sinks.kafka.change_records import ChangeRecordWriter
 from pgsluice.worker.sinks.kafka.outgoing_records import OutgoingRecord, decode_records
@@ -33,7 +33,7 @@ CHANGES: dict[str, Any] = {
     "delete": delete(PLAIN, b"1", None, None),
     "key change": update(PLAIN, b"2", b"n", b"d", old=(b"1", None, None)),
     "key change of a whole old row": update(FULL, b"2", UNCHANGED, old=(b"1", b"large")),
-    "truncate": Truncate((PLAIN,)),
+    "truncate": TruncateChange((PLAIN,)),
     "row without a key": insert(KEYLESS, b"a line"),
 }
 

@@ -12,7 +12,7 @@ from pgsluice.shared.broker.connection import connected
 from pgsluice.shared.config.stream_settings import StreamSettings
 from pgsluice.shared.errors import TransientError
 from pgsluice.worker.sinks.nats.atomic_unit import Unit
-from pgsluice.worker.sinks.nats.outgoing import Ends, Section
+from pgsluice.worker.sinks.nats.outgoing import Ends, MessageSection
 from pgsluice.worker.sinks.nats.target_stream import TargetLimits, TargetStream
 from tests.servers import NatsServer
 
@@ -25,7 +25,7 @@ def subject(group: str) -> str:
 
 
 def unit(group: str, messages: int) -> Unit:
-    section = Section()
+    section = MessageSection()
     for index in range(messages):
         section.add(subject(group).encode(), b"0/3E8:%d" % (index + 1), b"{}", Ends.TRANSACTION)
     return Unit.of(section)

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from pgsluice.worker.sinks.nats import unit_cutter, whole_transactions
 from pgsluice.worker.sinks.nats.atomic_unit import Unit, frame
-from pgsluice.worker.sinks.nats.outgoing import Ends, Outgoing, Section
+from pgsluice.worker.sinks.nats.outgoing import Ends, MessageSection, Outgoing
 from pgsluice.worker.sinks.nats.unit_cutter import UnitCutter
 from pgsluice.worker.sinks.nats.whole_transactions import UNIT_BYTES, UNIT_MESSAGES, WholeTransactions, decode_blocks
 
 HEADERS = b"Pgsluice-Chunk:1/2\r\n"
 
 
-def messages(number: int, count: int, first: int = 0, data: bytes = b"{}", headers: bytes = b"") -> Section:
-    section = Section()
+def messages(number: int, count: int, first: int = 0, data: bytes = b"{}", headers: bytes = b"") -> MessageSection:
+    section = MessageSection()
     for index in range(first, first + count):
         section.add(b"SHOP.public.orders.insert", b"0/%X:%d" % (number, index + 1), data, Ends.CHANGE, headers)
     return section
@@ -54,7 +54,7 @@ def test_a_unit_is_sent_as_if_each_message_was_framed_for_itself(count: int, hea
     assert unit.last[:4] == section.message(-1)[:4]
 
 
-def taken(tasks: Sequence[Sequence[tuple[Section, bool, bool]]], part: int = 0) -> list[list[Outgoing]]:
+def taken(tasks: Sequence[Sequence[tuple[MessageSection, bool, bool]]], part: int = 0) -> list[list[Outgoing]]:
     """What is sent at once, of the shares of transactions that tasks have."""
     cutter, units = UnitCutter(part), list[Unit]()
     for shares in tasks:
@@ -74,10 +74,10 @@ def sent(text: bytes) -> Outgoing:
 
 
 @st.composite
-def shares(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[Section, bool, bool]]]]:
+def shares(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[MessageSection, bool, bool]]]]:
     """Sizes of transactions, and how tasks share them. A transaction may end in a share without a change."""
     sizes = draw(st.lists(st.integers(0, 1500) | st.integers(1, 3), min_size=1, max_size=8))
-    tasks: list[list[tuple[Section, bool, bool]]] = [[]]
+    tasks: list[list[tuple[MessageSection, bool, bool]]] = [[]]
     for number, size in enumerate(sizes, 1):
         borders = sorted(draw(st.sets(st.integers(0, size), max_size=3)) - {0}) or [size]
         borders += [] if borders[-1] == size and draw(st.booleans()) else [size]
@@ -91,7 +91,7 @@ def shares(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[Section, bool, b
     return sizes, tasks
 
 
-def _mark_ends(tasks: list[list[tuple[Section, bool, bool]]], count: int) -> None:
+def _mark_ends(tasks: list[list[tuple[MessageSection, bool, bool]]], count: int) -> None:
     """Of the newest transaction, which has ``count`` shares."""
     places = [(task, share) for task, held in enumerate(tasks) for share in range(len(held))][-count:]
     for number, (task, share) in enumerate(places):
@@ -100,7 +100,7 @@ def _mark_ends(tasks: list[list[tuple[Section, bool, bool]]], count: int) -> Non
 
 @given(shares())
 def test_transactions_that_fit_into_a_unit_are_whole_in_one_and_larger_ones_say_their_parts(
-    drawn: tuple[list[int], list[list[tuple[Section, bool, bool]]]],
+    drawn: tuple[list[int], list[list[tuple[MessageSection, bool, bool]]]],
 ) -> None:
     sizes, tasks = drawn
     units = taken(tasks)
@@ -157,6 +157,6 @@ def test_a_transaction_goes_on_with_the_next_part_after_a_restart() -> None:
 
 def test_a_transaction_that_ended_without_another_message_leaves_the_next_one_unmarked() -> None:
     """Two parts of it are published, and its end came alone."""
-    rest = [(Section(), False, True), (messages(2, 1200), True, True)]
+    rest = [(MessageSection(), False, True), (messages(2, 1200), True, True)]
     units = taken([rest], part=2)
     assert [unit[0].headers for unit in units] == [b"Pgsluice-Part:1", b"Pgsluice-Part:2/2"]

@@ -30,7 +30,7 @@ from pgsluice.testing.changes_builder import (
 )
 from pgsluice.testing.rejecting_contract import without
 from pgsluice.worker.dead_letters.rejection import RejectedChanges, WriteAgain
-from pgsluice.worker.sinks.search.bulk import ItemAnswer, Operation, Outcome, send_bulk
+from pgsluice.worker.sinks.search.bulk import BulkOutcome, ItemAnswer, Operation, send_bulk
 from pgsluice.worker.sinks.search.bulk_delivery import Tally
 from pgsluice.worker.sinks.search.search_receipt import check_indexes, receipt_of
 from pgsluice.worker.sinks.search.server_connection import ServerConnection
@@ -99,7 +99,7 @@ def test_a_write_that_was_delayed_does_not_bring_back_what_was_deleted(
     apply(sink, [[message(1, insert(ORDERS, b"1", b"a", b"x"))], [message(2, delete(ORDERS, b"1", None, None))]])
     connection = ServerConnection(search_settings(search_server.url))
     late = Operation(f"{group}_shop_orders-000001-write", b'"1"', 1000, 1, b'{"id":1,"note":"a","body":"x"}\n')
-    assert [answer.outcome for answer in send_bulk(connection, [late])] == [Outcome.STALE]
+    assert [answer.outcome for answer in send_bulk(connection, [late])] == [BulkOutcome.STALE]
     connection.close()
     assert documents() == {}
 
@@ -269,7 +269,7 @@ def test_what_is_written_late_to_a_truncated_index_reaches_nobody(
     apply_until_done(sink, [[message(2, truncate(ORDERS))]])
     connection = ServerConnection(search_settings(search_server.url))
     late = Operation(f"{group}_shop_orders-000001-write", b'"1"', 1000, 1, b'{"id":1,"note":"a","body":"x"}\n')
-    assert [answer.outcome for answer in send_bulk(connection, [late])] == [Outcome.WRONG]
+    assert [answer.outcome for answer in send_bulk(connection, [late])] == [BulkOutcome.WRONG]
     connection.close()
     assert documents() == {}
 
@@ -367,7 +367,7 @@ def test_an_index_that_takes_one_document_of_many_has_the_others_set_aside(integ
 def test_documents_that_are_refused_for_two_reasons_are_set_aside() -> None:
     told = [Tally(), Tally()]
     for number in range(150):
-        refused = ItemAnswer(Outcome.REFUSED, 400, "one" if number < 149 else "another")
+        refused = ItemAnswer(BulkOutcome.REFUSED, 400, "one" if number < 149 else "another")
         told[number % 2].note(Operation("orders-write", b"%d" % number, 1, number, b"{}"), refused)
     check_indexes([receipt_of(each, 0) for each in told])
     told[1].reasons["orders-write"].pop("another")

@@ -18,7 +18,7 @@ from pgsluice.shared.wire.table import Value
 from pgsluice.testing.batch import STREAM_CREATED, Batch, apply, apply_copied, apply_in, write
 from pgsluice.testing.changes_builder import (
     Change,
-    Truncate,
+    TruncateChange,
     copied,
     delete,
     insert,
@@ -337,7 +337,7 @@ def test_a_refused_truncate_is_named_before_anything_behind_it_is_sent(
     connections: int, receiver: HttpServer, open_sink: NewSink
 ) -> None:
     receiver.answer = lambda request: Answer(400) if b"TRUNCATE" in request.body else Answer()
-    changes: list[Change | Truncate] = [insert(ROWS, b"1", b"n"), truncate(ROWS), insert(ROWS, b"2", b"n")]
+    changes: list[Change | TruncateChange] = [insert(ROWS, b"1", b"n"), truncate(ROWS), insert(ROWS, b"2", b"n")]
     with pytest.raises(RejectedChanges) as raised:
         apply(open_sink(connections=connections), [[message(1, *changes)]])
     assert [each.position.ordinal for each in raised.value.rejections] == [2]
@@ -412,7 +412,7 @@ def test_pg_flos_shape_is_delivered_and_refused_like_ours(receiver: HttpServer, 
         apply_copied(sink, [[copy]])
     assert [each.position for each in raised.value.rejections] == [copied_position(1, 1)]
     apply_copied(sink, [[replace(copied(1, ROWS, (b"1", b"n")), numbers=(0,))]])
-    changes: list[Change | Truncate] = [
+    changes: list[Change | TruncateChange] = [
         insert(ROWS, b"2", b"bad"),
         insert(ROWS, b"3", b"n"),
         update(ROWS, b"2", b"behind the refused one"),

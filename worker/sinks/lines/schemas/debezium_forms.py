@@ -35,7 +35,7 @@ class _Envelope(TypedDict):
     transaction: None
 
 
-class _InTransaction(TypedDict):
+class _DebeziumTransaction(TypedDict):
     ts_ms: int
     ts_us: int
     ts_ns: int
@@ -52,7 +52,7 @@ class DebeziumRead(_Envelope):
     ts_ns: None
 
 
-class DebeziumCreate(_Envelope, _InTransaction):
+class DebeziumCreate(_Envelope, _DebeziumTransaction):
     """A row that was inserted, or a row under its new key when an update changed the key."""
 
     before: None
@@ -60,7 +60,7 @@ class DebeziumCreate(_Envelope, _InTransaction):
     op: Literal["c"]
 
 
-class DebeziumUpdate(_Envelope, _InTransaction):
+class DebeziumUpdate(_Envelope, _DebeziumTransaction):
     """A row that was updated: ``before`` is the old row, as far as it was sent."""
 
     before: Row | None
@@ -68,7 +68,7 @@ class DebeziumUpdate(_Envelope, _InTransaction):
     op: Literal["u"]
 
 
-class DebeziumDelete(_Envelope, _InTransaction):
+class DebeziumDelete(_Envelope, _DebeziumTransaction):
     """A row that was deleted, or a row under its old key when an update changed the key."""
 
     before: Row

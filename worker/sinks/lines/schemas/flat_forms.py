@@ -8,31 +8,31 @@ from pgsluice.worker.sinks.lines.schemas.definition_forms import DefinitionForm
 from pgsluice.worker.sinks.lines.schemas.field_forms import Position, Row, Snapshot, Timestamp, Unchanged, Xid
 
 
-class _InTransaction(TypedDict):
+class _FlatTransaction(TypedDict):
     _position: Position
     _xid: Xid
     _committed_at: Timestamp
 
 
-class _OfTable(TypedDict):
+class _FlatTable(TypedDict):
     _schema: str
     _table: str
 
 
-class FlatRead(_OfTable):
+class FlatRead(_FlatTable):
     """A row that a snapshot copied."""
 
     _operation: Literal["READ"]
     _snapshot: Snapshot
 
 
-class FlatInsert(_OfTable, _InTransaction):
+class FlatInsert(_FlatTable, _FlatTransaction):
     """A row that was inserted."""
 
     _operation: Literal["INSERT"]
 
 
-class FlatUpdate(_OfTable, _InTransaction):
+class FlatUpdate(_FlatTable, _FlatTransaction):
     """A row that was updated: ``_before`` is the old row, as far as it was sent."""
 
     _operation: Literal["UPDATE"]
@@ -40,26 +40,26 @@ class FlatUpdate(_OfTable, _InTransaction):
     _unchanged: NotRequired[Unchanged]
 
 
-class FlatDelete(_OfTable, _InTransaction):
+class FlatDelete(_FlatTable, _FlatTransaction):
     """A row that was deleted, as far as it was sent."""
 
     _operation: Literal["DELETE"]
 
 
-class FlatTruncate(_OfTable, _InTransaction):
+class FlatTruncate(_FlatTable, _FlatTransaction):
     """A table that was emptied."""
 
     _operation: Literal["TRUNCATE"]
 
 
-class FlatRestart(_OfTable):
+class FlatRestart(_FlatTable):
     """The table is copied again: READ lines of it before this one no longer count."""
 
     _operation: Literal["RESTART"]
     _snapshot: Snapshot
 
 
-class FlatDefinition(_InTransaction):
+class FlatDefinition(_FlatTransaction):
     """A table or a type was altered; ``_schema`` and ``_table`` are null if the source could not determine it."""
 
     _operation: Literal["DDL"]

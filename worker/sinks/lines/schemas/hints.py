@@ -29,7 +29,7 @@ class ByName(NamedTuple):
     of: Any
 
 
-class AnyOf(NamedTuple):
+class UnionHint(NamedTuple):
     members: tuple[Any, ...]
 
 
@@ -50,7 +50,7 @@ class Named(NamedTuple):
     type: type
 
 
-Hint = Texts | Many | ByName | AnyOf | Formed | Scalar | Named
+Hint = Texts | Many | ByName | UnionHint | Formed | Scalar | Named
 
 
 def fields_of(declared: type) -> Iterator[FieldHint]:
@@ -76,7 +76,7 @@ def taken_apart(hint: Any) -> Hint:
     if origin is dict:
         return ByName(arguments[1])
     if origin in (Union, UnionType):
-        return AnyOf(arguments)
+        return UnionHint(arguments)
     if is_typeddict(hint):
         return Named(hint)
     if hint is Any:

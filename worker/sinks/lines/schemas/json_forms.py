@@ -19,18 +19,18 @@ ColumnIds = Annotated[
 ]
 
 
-class _InTransaction(TypedDict):
+class _JsonTransaction(TypedDict):
     position: Position
     xid: Xid
     committed_at: Timestamp
 
 
-class _OfTable(TypedDict):
+class _JsonTable(TypedDict):
     schema: str
     table: str
 
 
-class _OfRow(_OfTable):
+class _OfRow(_JsonTable):
     columns: NotRequired[ColumnIds]
     key: Key
 
@@ -51,7 +51,7 @@ class JsonRead(_OfRow):
     snapshot: Snapshot
 
 
-class JsonInsert(_OfRow, _InTransaction):
+class JsonInsert(_OfRow, _JsonTransaction):
     """A row that was inserted."""
 
     operation: Literal["INSERT"]
@@ -59,7 +59,7 @@ class JsonInsert(_OfRow, _InTransaction):
     after: Row
 
 
-class JsonUpdate(_OfRow, _InTransaction):
+class JsonUpdate(_OfRow, _JsonTransaction):
     """A row that was updated: ``before`` is the old row, as far as the replica identity sends it."""
 
     operation: Literal["UPDATE"]
@@ -68,7 +68,7 @@ class JsonUpdate(_OfRow, _InTransaction):
     unchanged: NotRequired[Unchanged]
 
 
-class JsonDelete(_OfRow, _InTransaction):
+class JsonDelete(_OfRow, _JsonTransaction):
     """A row that was deleted, as far as the replica identity sends it."""
 
     operation: Literal["DELETE"]
@@ -76,7 +76,7 @@ class JsonDelete(_OfRow, _InTransaction):
     after: None
 
 
-class JsonTruncate(_OfTable, _WithoutRow, _InTransaction):
+class JsonTruncate(_JsonTable, _WithoutRow, _JsonTransaction):
     """A table that was emptied."""
 
     operation: Literal["TRUNCATE"]
@@ -84,7 +84,7 @@ class JsonTruncate(_OfTable, _WithoutRow, _InTransaction):
     restart_identity: NotRequired[Literal[True]]
 
 
-class JsonRestart(_OfTable, _WithoutRow):
+class JsonRestart(_JsonTable, _WithoutRow):
     """The table is copied again: READ lines of it before this one no longer count."""
 
     position: None
@@ -92,24 +92,24 @@ class JsonRestart(_OfTable, _WithoutRow):
     snapshot: Snapshot
 
 
-class _Definition(_WithoutRow, _InTransaction):
+class _Definition(_WithoutRow, _JsonTransaction):
     operation: Literal["DDL"]
 
 
-class JsonTableDefinition(_OfTable, _Definition, TableDefinitionForm):
+class JsonTableDefinition(_JsonTable, _Definition, TableDefinitionForm):
     """The table is like this from here on; "published": its rows come from here on."""
 
 
-class JsonTypeDefinition(_OfTable, _Definition, TypeDefinitionForm):
+class JsonTypeDefinition(_JsonTable, _Definition, TypeDefinitionForm):
     """The type of that name is like this from here on: ``labels`` of an enum, ``attributes`` of a composite type."""
 
 
-class JsonRewrite(_OfTable, _Definition, RewriteForm):
+class JsonRewrite(_JsonTable, _Definition, RewriteForm):
     """A command rewrote values, without a line for each; ``reason`` is what ``pg_event_trigger_table_rewrite_reason``
     returned, a bit mask."""
 
 
-class JsonGone(_OfTable, _Definition, GoneForm):
+class JsonGone(_JsonTable, _Definition, GoneForm):
     """The table was dropped; "unpublished": its rows no longer come."""
 
 

@@ -7,13 +7,13 @@ from typing import Any, assert_never
 
 from pgsluice.worker.sinks.lines.schemas.declared_formats import DeclaredFormat
 from pgsluice.worker.sinks.lines.schemas.hints import (
-    AnyOf,
     ByName,
     Formed,
     Many,
     Named,
     Scalar,
     Texts,
+    UnionHint,
     description_of,
     fields_of,
     taken_apart,
@@ -80,7 +80,7 @@ def _schema(hint: Any, definitions: dict[str, Schema]) -> Any:
         case Named(type=kind):
             _define(kind, definitions)
             return _reference(kind)
-        case AnyOf(members=members):
+        case UnionHint(members=members):
             return _union([_schema(member, definitions) for member in members])
         case unreachable:
             assert_never(unreachable)

@@ -18,13 +18,13 @@ class PgFloKey(TypedDict):
     Columns: list[str]
 
 
-class _OfTable(TypedDict):
+class _PgFloTable(TypedDict):
     Schema: str
     Table: str
     ReplicationKey: PgFloKey
 
 
-class _InTransaction(TypedDict):
+class _PgFloTransaction(TypedDict):
     LSN: field_forms.Lsn
     EmittedAt: field_forms.Timestamp
     Position: field_forms.Position
@@ -36,21 +36,21 @@ class _OfCopy(TypedDict):
     Position: None
 
 
-class PgFloCopied(_OfTable, _OfCopy):
+class PgFloCopied(_PgFloTable, _OfCopy):
     """A row that a snapshot copied."""
 
     Type: Literal["INSERT"]
     NewTuple: Row
 
 
-class PgFloInsert(_OfTable, _InTransaction):
+class PgFloInsert(_PgFloTable, _PgFloTransaction):
     """A row that was inserted."""
 
     Type: Literal["INSERT"]
     NewTuple: Row
 
 
-class PgFloUpdate(_OfTable, _InTransaction):
+class PgFloUpdate(_PgFloTable, _PgFloTransaction):
     """A row that was updated: ``OldTuple`` is the old row, as far as it was sent."""
 
     Type: Literal["UPDATE"]
@@ -59,26 +59,26 @@ class PgFloUpdate(_OfTable, _InTransaction):
     Unchanged: NotRequired[field_forms.Unchanged]
 
 
-class PgFloDelete(_OfTable, _InTransaction):
+class PgFloDelete(_PgFloTable, _PgFloTransaction):
     """A row that was deleted, as far as it was sent."""
 
     Type: Literal["DELETE"]
     OldTuple: Row
 
 
-class PgFloTruncate(_OfTable, _InTransaction):
+class PgFloTruncate(_PgFloTable, _PgFloTransaction):
     """A table that was emptied."""
 
     Type: Literal["TRUNCATE"]
 
 
-class PgFloRestart(_OfTable, _OfCopy):
+class PgFloRestart(_PgFloTable, _OfCopy):
     """The table is copied again: what was copied of it before no longer counts."""
 
     Type: Literal["RESTART"]
 
 
-class PgFloDefinition(_InTransaction):
+class PgFloDefinition(_PgFloTransaction):
     """A table or a type was altered; ``Schema`` and ``Table`` are null if the source could not determine it."""
 
     Type: Literal["DDL"]

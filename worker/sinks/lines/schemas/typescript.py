@@ -9,13 +9,13 @@ from typing import Any, assert_never
 
 from pgsluice.worker.sinks.lines.schemas.declared_formats import DeclaredFormat
 from pgsluice.worker.sinks.lines.schemas.hints import (
-    AnyOf,
     ByName,
     Formed,
     Many,
     Named,
     Scalar,
     Texts,
+    UnionHint,
     description_of,
     fields_of,
     taken_apart,
@@ -75,7 +75,7 @@ def _type(hint: Any, made: dict[str, str]) -> str:
         case Named(type=kind):
             _define(kind, made)
             return kind.__name__
-        case AnyOf(members=members):
+        case UnionHint(members=members):
             return " | ".join(_type(member, made) for member in members)
         case unreachable:
             assert_never(unreachable)

@@ -35,7 +35,7 @@ from pgsluice.shared.wire.definition import (
 )
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.definitions.policy import Action, Kind, Policies, kind_of, kinds_of
+from pgsluice.worker.definitions.policy import DefinitionAction, DefinitionKind, Policies, kind_of, kinds_of
 from pgsluice.worker.definitions.refusal import RefusedDefinitionError
 from pgsluice.worker.sinks.postgres.definitions.alteration_statements import (
     ColumnHere,
@@ -59,7 +59,7 @@ from pgsluice.worker.sinks.postgres.target.type_names import TEXT, known_type, t
 
 _log = telemetry.logger(__name__)
 
-_NOT_OURS = {Action.IGNORE, Action.STOP, Action.RECOPY}
+_NOT_OURS = {DefinitionAction.IGNORE, DefinitionAction.STOP, DefinitionAction.RECOPY}
 """Actions that an operator carries out, or a copy."""
 
 _LOOK = """
@@ -126,7 +126,7 @@ class Alteration:
         if not is_accepted:
             for difference in found:
                 # a single kind: other facts about a type come in the type's own message
-                if isinstance(difference, TypeAltered) and difference.is_same and self._is_applied(Kind.ENUM):
+                if isinstance(difference, TypeAltered) and difference.is_same and self._is_applied(DefinitionKind.ENUM):
                     self._execute_all(renaming_by_column(self.connection, difference.was, difference.now), now.name)
         for known in self.known_tables.of_table(self.connection, now.oid):
             if self.known_tables.is_succeeded(self.connection, known):
@@ -135,10 +135,10 @@ class Alteration:
                 self._alter_place(known, was, now, found, is_accepted=is_accepted)
 
     def _drop_table(self, gone: TableGone, *, is_accepted: bool) -> None:
-        action = self.policies.action(Kind.DROP_TABLE, (gone.schema, gone.name))
+        action = self.policies.action(DefinitionKind.DROP_TABLE, (gone.schema, gone.name))
         for known in self.known_tables.of_table(self.connection, gone.oid):
             place = ".".join(known.place)
-            if action is not Action.DROP or is_accepted:
+            if action is not DefinitionAction.DROP or is_accepted:
                 _log.info("the source dropped a table; the target keeps it", table=place)
                 continue
             self._lock(known)
@@ -172,7 +172,7 @@ class Alteration:
         for difference in found:
             action = self.policies.action(kind_of(difference), (was.schema, was.name))
             if isinstance(difference, TableRenamed):
-                source = known.source if action is Action.IGNORE and not is_accepted else source
+                source = known.source if action is DefinitionAction.IGNORE and not is_accepted else source
             if action in _NOT_OURS or is_accepted:
                 continue
             here = self._look(place, known, was, now, difference)
@@ -244,14 +244,14 @@ class Alteration:
     def _alter_type(self, was: TypeDefined, now: TypeDefined) -> None:
         """The type of that name, if the target has one. Where it has text instead, rows bring the labels."""
         name = f"{was.schema}.{was.name}"
-        if self._is_applied(Kind.ENUM):
+        if self._is_applied(DefinitionKind.ENUM):
             self._execute_all(renaming_of(self.connection, (was.schema, was.name), (now.schema, now.name)), name)
             self._execute_all(labelling(self.connection, was, now), name)
-        if alters_values(was, now) and self._is_applied(Kind.TYPE):
+        if alters_values(was, now) and self._is_applied(DefinitionKind.TYPE):
             self._execute_all(altering_values(self.connection, was, now), name)
 
-    def _is_applied(self, kind: Kind) -> bool:
-        return self.policies.action(kind, None) is Action.APPLY
+    def _is_applied(self, kind: DefinitionKind) -> bool:
+        return self.policies.action(kind, None) is DefinitionAction.APPLY
 
     def refit(self, table: Table) -> None:
         """Makes the target's table fit for rows of ``table`` that are copied again; it loses its rows where it has to be altered.

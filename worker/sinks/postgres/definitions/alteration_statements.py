@@ -28,15 +28,15 @@ from pgsluice.shared.definitions.difference import (
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.definition import DefinedColumn, DefinedPartition
 from pgsluice.worker.definitions.partition_condition import (
+    ColumnComparison,
     Combination,
-    Comparison,
     Condition,
     Constant,
     Negation,
     NullTest,
     parse_condition,
 )
-from pgsluice.worker.definitions.policy import Action
+from pgsluice.worker.definitions.policy import DefinitionAction
 from pgsluice.worker.sinks.postgres.definitions.type_statements import Statement, moving
 from pgsluice.worker.sinks.postgres.target.type_names import TEXT
 
@@ -91,7 +91,7 @@ class TableHere:
         return {number: column.name for number, column in self.columns.items()}
 
 
-def statements(difference: Difference, here: TableHere, action: Action = Action.APPLY) -> list[Statement]:
+def statements(difference: Difference, here: TableHere, action: DefinitionAction = DefinitionAction.APPLY) -> list[Statement]:
     """Returns the statements in order; empty if there is nothing to do. ``action`` is one that
     ``worker.definitions.policy`` allows for it."""
     match difference:
@@ -100,7 +100,7 @@ def statements(difference: Difference, here: TableHere, action: Action = Action.
         case ColumnAdded(column):
             return list(_adding(here, column))
         case ColumnDropped(column):
-            how = "ALTER COLUMN {} DROP NOT NULL" if action is Action.KEEP else "DROP COLUMN {}"
+            how = "ALTER COLUMN {} DROP NOT NULL" if action is DefinitionAction.KEEP else "DROP COLUMN {}"
             return [_alter(here, how, here.names[column.number])] if column.number in here.names else []
         case ColumnRenamed(was, now):
             return list(_renaming_column(here, was, now))
@@ -112,7 +112,7 @@ def statements(difference: Difference, here: TableHere, action: Action = Action.
         case KeyAltered():
             return list(_altering_key(here, difference))
         case PartitionDetached(partition):
-            return list(_deleting(here, partition)) if action is Action.DELETE else []
+            return list(_deleting(here, partition)) if action is DefinitionAction.DELETE else []
         case ColumnPublished() | PartitionAttached():
             return []
         case unreachable:
@@ -228,9 +228,9 @@ def _written(here: TableHere, condition: Condition) -> Statement:
     match condition:
         case NullTest(column, is_null):
             return sql.SQL("{} IS NULL" if is_null else "{} IS NOT NULL").format(_column(here, column))
-        case Comparison(column, operator, [constant]):
+        case ColumnComparison(column, operator, [constant]):
             return sql.SQL("{} {} {}").format(_column(here, column), sql.SQL(operator), _constant(constant))
-        case Comparison(column, _, constants):
+        case ColumnComparison(column, _, constants):
             return sql.SQL("{} IN ({})").format(_column(here, column), sql.SQL(", ").join(map(_constant, constants)))
         case Negation(negated):
             return sql.SQL("NOT ({})").format(_written(here, negated))

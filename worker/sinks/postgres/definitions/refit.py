@@ -15,7 +15,7 @@ from psycopg import sql
 
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.table import Column, Table
-from pgsluice.worker.definitions.policy import Action, Kind, Policies
+from pgsluice.worker.definitions.policy import DefinitionAction, DefinitionKind, Policies
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTable, KnownTables
 from pgsluice.worker.sinks.postgres.target.catalog import CatalogEntry, TargetColumn, find_table
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -117,7 +117,7 @@ class _Refit:
         their new names."""
         before = {column.name: self._name_before(column) for column in self.table.columns}
         wanted = {found.name: name for name, found in here.items() if found.name == before[name] != name}
-        if not wanted or self._action(Kind.RENAME_COLUMN) is not Action.APPLY:
+        if not wanted or self._action(DefinitionKind.RENAME_COLUMN) is not DefinitionAction.APPLY:
             return
         here |= {name: replace(here[name], name=name) for name in wanted.values()}
         while wanted:
@@ -132,11 +132,11 @@ class _Refit:
         return next((each for each in self.entry.columns if each.number == number), None)
 
     def _dropping(self, gone: TargetColumn) -> Iterator[Statement]:
-        action = self._action(Kind.DROP_COLUMN)
-        yield self._alter("DROP COLUMN {}" if action is Action.APPLY else "ALTER COLUMN {} DROP NOT NULL", gone.name)
+        action = self._action(DefinitionKind.DROP_COLUMN)
+        yield self._alter("DROP COLUMN {}" if action is DefinitionAction.APPLY else "ALTER COLUMN {} DROP NOT NULL", gone.name)
 
     def _adding(self, column: Column) -> Iterator[Statement]:
-        if self._action(Kind.ADD_COLUMN) is Action.APPLY:
+        if self._action(DefinitionKind.ADD_COLUMN) is DefinitionAction.APPLY:
             kind = known_type(self.connection, self.table.qualified_name, column.name, column.type_name)
             if kind == TEXT:
                 self.made_as_text.append(column.name)
@@ -145,7 +145,7 @@ class _Refit:
     def _altering(self, column: Column, here: TargetColumn) -> Iterator[Statement]:
         before, now = self.known.types.get(self._name_before(column)), column.type_name
         is_followed = before is not None and before != now and self.types.get(here.number) == before
-        if is_followed and self._action(Kind.ALTER_TYPE) is Action.APPLY:
+        if is_followed and self._action(DefinitionKind.ALTER_TYPE) is DefinitionAction.APPLY:
             kind = type_here(self.connection, now)
             if kind is None and before != TEXT:
                 raise TerminalError(
@@ -156,23 +156,23 @@ class _Refit:
             if kind is not None:
                 yield self._alter("ALTER COLUMN {} TYPE ", here.name) + sql.SQL(f"{kind} USING NULL::{kind}")
         is_relaxed = here.not_null and not column.not_null and here.number not in self.primary_key
-        if is_relaxed and self._action(Kind.NOT_NULL) is Action.APPLY:
+        if is_relaxed and self._action(DefinitionKind.NOT_NULL) is DefinitionAction.APPLY:
             yield self._alter("ALTER COLUMN {} DROP NOT NULL", here.name)
 
     def _keying(self, names: Mapping[str, str], gone: Sequence[TargetColumn]) -> Iterator[Statement]:
         """A table that has no key at all gets one when it is full (``own.pending_keys``)."""
         if not self.entry.unique_keys:
             return
-        dropped = gone if self._action(Kind.DROP_COLUMN) is Action.APPLY else []
+        dropped = gone if self._action(DefinitionKind.DROP_COLUMN) is DefinitionAction.APPLY else []
         has_primary_key = bool(self.primary_key) and not any(column.number in self.primary_key for column in dropped)
         for key in keys_of(self.table):
             columns = tuple(names.get(name, name) for name in key.columns)
-            if set(columns) not in self.entry.unique_keys and self._action(Kind.KEY) is Action.APPLY:
+            if set(columns) not in self.entry.unique_keys and self._action(DefinitionKind.KEY) is DefinitionAction.APPLY:
                 yield replace(key, columns=columns, is_primary=key.is_primary and not has_primary_key).definition()
 
-    def _action(self, kind: Kind) -> Action:
+    def _action(self, kind: DefinitionKind) -> DefinitionAction:
         action = self.policies.action(kind, self.table.source_name)
-        if action is Action.STOP:
+        if action is DefinitionAction.STOP:
             name = ".".join(self.table.source_name)
             raise TerminalError(
                 f"table '{name}' is copied again because the source altered it ({kind}), and ddl or ddl-policy wants an operator"

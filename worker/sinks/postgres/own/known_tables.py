@@ -152,7 +152,7 @@ NOTHING_KNOWN: Known = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class TableDestination:
     """Destination of ``table``: the target's table ``oid``, and its columns of these numbers. ``texts`` are text
     columns there; ``is_made``: it was created just now, so they replace missing types."""
 
@@ -218,7 +218,7 @@ class KnownTables:
         values = [*names, now.target_oid, list(now.columns), list(now.columns.values()), *_by_name(now)]
         connection.execute(_REPLACE, [*values, *self._owner, known.oid, *known.place])
 
-    def remember(self, connection: Connection, destinations: Iterable[Destination], known: Known = NOTHING_KNOWN) -> None:
+    def remember(self, connection: Connection, destinations: Iterable[TableDestination], known: Known = NOTHING_KNOWN) -> None:
         """Stores the destinations of tables, except the ones in ``known``."""
         news = [each for each in destinations if self._entry(each, known) not in known.get(each.table.oid, ())]
         if not news:
@@ -233,7 +233,7 @@ class KnownTables:
         with connection.cursor() as cursor:
             cursor.executemany(_REMEMBER, [[*self._owner, *row] for row in rows])
 
-    def _entry(self, destination: Destination, known: Known) -> KnownTable:
+    def _entry(self, destination: TableDestination, known: Known) -> KnownTable:
         table, oid = destination.table, destination.oid
         every_column = {**known_columns(table, oid, known), **destination.columns}
         noted = [entry for entry in known.get(table.oid, ()) if entry.target_oid == oid]

@@ -14,7 +14,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.preflight.database import UserType, schema_creation
 from pgsluice.shared.preflight.finding import Findings, Severity, Subject, listed
 from pgsluice.shared.wire.table import Column, Table
-from pgsluice.worker.definitions.policy import Action, Kind, Policies
+from pgsluice.worker.definitions.policy import DefinitionAction, DefinitionKind, Policies
 from pgsluice.worker.sinks.postgres.options import PostgresSinkSettings
 from pgsluice.worker.sinks.postgres.own.known_tables import NOTHING_KNOWN, Known, KnownTables, known_columns
 from pgsluice.worker.sinks.postgres.own.own_tables import missing_tables
@@ -136,7 +136,7 @@ class TableFit:
         with self._looking("target-row-security", table):
             check_row_security(self._connection, table, entry)
         with self._looking("target-columns", table):
-            leaves_out = self._policies.action(Kind.ADD_COLUMN, table.source_name) is Action.IGNORE
+            leaves_out = self._policies.action(DefinitionKind.ADD_COLUMN, table.source_name) is DefinitionAction.IGNORE
             columns = known_columns(table, entry.oid, known)
             target = target_table(table, entry, place, columns, leaves_out=leaves_out)
             self._look_at_columns(target)

@@ -61,7 +61,7 @@ _END = "SELECT pg_terminate_backend(%s)"
 log = telemetry.logger(__name__)
 
 
-class _Found(NamedTuple):
+class _WatchedSession(NamedTuple):
     pid: int
     state_change: Any
     query_start: Any
@@ -93,7 +93,7 @@ class _Patience:
     mark: tuple[Any, ...] = ()
     looks: int = 0
 
-    def is_over(self, now: _Found, *, waits: bool) -> bool:
+    def is_over(self, now: _WatchedSession, *, waits: bool) -> bool:
         """Returns whether the session is lost. ``waits``: the client waits for an answer, and has nothing to send."""
         goes_on = waits and now.needs_client
         self.looks = (self.looks + 1 if now.mark == self.mark else 1) if goes_on else 0
@@ -111,7 +111,7 @@ class _Call:
     cause: Cause
     ends_own: bool
     began_at: float
-    last: _Found | None = None
+    last: _WatchedSession | None = None
     patience: _Patience = field(default_factory=_Patience)
     holders: defaultdict[int, _Patience] = field(default_factory=lambda: defaultdict(_Patience))
 
@@ -172,7 +172,7 @@ class StatementWatch:
     def _look(self, calls: list[_Call]) -> None:
         with connect(self._settings, "pgsluice watch") as connection, answering_within(CONNECT_TIMEOUT_S, connection):
             rows = connection.execute(_LOOK, [[call.pid for call in calls]]).fetchall()
-            found = {row[0]: _Found(*row) for row in rows}
+            found = {row[0]: _WatchedSession(*row) for row in rows}
             for call in calls:
                 if (now := found.get(call.pid)) is None:
                     continue
@@ -194,7 +194,7 @@ class StatementWatch:
 
     def _end_own(self, connection: Connection, call: _Call, holders: list[int]) -> None:
         for row in connection.execute(_OURS, [holders, [DRIVER_SESSION, TASK_SESSION]]).fetchall():
-            holder = _Found(*row)
+            holder = _WatchedSession(*row)
             if call.holders[holder.pid].is_over(holder, waits=True):
                 log.warning(
                     "an earlier session of this worker holds the position and does not respond: the worker ends it",
@@ -202,7 +202,7 @@ class StatementWatch:
                 )
                 connection.execute(_END, [holder.pid])
 
-    def _tell(self, call: _Call, now: _Found) -> None:
+    def _tell(self, call: _Call, now: _WatchedSession) -> None:
         before, call.last = call.last, now
         if wait := now.wait:
             self.pulse.waits(TransientError(f"waiting for {wait}", cause=call.cause if now.needs_lock else Cause.TARGET))

@@ -36,7 +36,7 @@ from pgsluice.shared.wire.definition import DefinedColumn, TableDefined, TableDe
 from pgsluice.shared.wire.position import Position
 from pgsluice.shared.wire.published_definition import PublishedDefinition
 from pgsluice.shared.wire.table import Table
-from pgsluice.worker.definitions.policy import Action, Kind, Policies, kind_of, table_of
+from pgsluice.worker.definitions.policy import DefinitionAction, DefinitionKind, Policies, kind_of, table_of
 from pgsluice.worker.sinks.search.definitions.value_conversion import (
     NotConvertible,
     ValueConversion,
@@ -142,7 +142,7 @@ class Altering:
         step = AlterationStep(self.at)
         for difference in differences_of(self.definition):
             action = policies.action(kind_of(difference), table_of(self.definition))
-            if action not in (Action.IGNORE, Action.KEEP, Action.STOP, Action.RECOPY):
+            if action not in (DefinitionAction.IGNORE, DefinitionAction.KEEP, DefinitionAction.STOP, DefinitionAction.RECOPY):
                 step = self._after(step, difference)
         return step
 
@@ -214,9 +214,9 @@ def check_possible(definition: PublishedDefinition, position: Position, policies
                 "run 'pgsluice search reindex' for the tables that use the type, and 'pgsluice ddl accept "
                 f"{position}'; then start again, nothing of the transaction was applied",
             )
-    asked = [(Kind.DROP_TABLE, Action.DROP)] if isinstance(event, TableGone) else []
+    asked = [(DefinitionKind.DROP_TABLE, DefinitionAction.DROP)] if isinstance(event, TableGone) else []
     if isinstance(event, TableDefined | TablePublished):
-        asked = [(Kind.DETACH_PARTITION, Action.DELETE)]
+        asked = [(DefinitionKind.DETACH_PARTITION, DefinitionAction.DELETE)]
     table = table_of(definition)
     for kind, action in asked:
         if policies.asked(kind, table) is action and _concerns(definition, kind):
@@ -226,14 +226,14 @@ def check_possible(definition: PublishedDefinition, position: Position, policies
             )
 
 
-def _concerns(definition: PublishedDefinition, kind: Kind) -> bool:
+def _concerns(definition: PublishedDefinition, kind: DefinitionKind) -> bool:
     return isinstance(definition.event, TableGone) or any(kind_of(each) is kind for each in differences_of(definition))
 
 
 def new_name(definition: PublishedDefinition, policies: Policies) -> tuple[tuple[str, str], tuple[str, str]] | None:
     """Returns the table's names before and after it, if it must be renamed."""
     renamed = [each for each in differences_of(definition) if isinstance(each, TableRenamed)]
-    if not renamed or policies.action(Kind.RENAME_TABLE, table_of(definition)) is not Action.APPLY:
+    if not renamed or policies.action(DefinitionKind.RENAME_TABLE, table_of(definition)) is not DefinitionAction.APPLY:
         return None
     return renamed[0].was, renamed[0].now
 

@@ -13,7 +13,7 @@ from pgsluice.testing.batch import apply, apply_copied
 from pgsluice.testing.changes_builder import copied, insert, message, restart, table
 from pgsluice.worker.definitions.policy import DEFAULT_POLICIES
 from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
-from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
+from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables, TableDestination
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from tests.servers import Database
 from tests.waiting import wait_until
@@ -43,7 +43,7 @@ def test_only_what_is_published_before_and_after_alters_the_target(
         ensure_tables(connection)
         [(oid,)] = connection.execute("SELECT 't'::regclass::oid::bigint").fetchall()
         there = replace(table("public.t", "id bigint", "note text"), oid=TABLE.oid)
-        known_tables.remember(connection, [Destination(there, oid, {"id": 1, "note": 2})])
+        known_tables.remember(connection, [TableDestination(there, oid, {"id": 1, "note": 2})])
         with connection.transaction():
             alteration = Alteration(connection, known_tables, DEFAULT_POLICIES)
             alteration.apply(PublishedDefinition(TableDefined("ALTER TABLE", now), was))
@@ -110,7 +110,7 @@ def test_a_target_that_another_worker_is_about_to_share_is_not_dropped(dropping:
     [(oid,)] = dropping.rows("SELECT 't'::regclass::oid::bigint")
     with dropping.database.connect() as another, ThreadPoolExecutor() as threads:
         another.execute("BEGIN; INSERT INTO t VALUES (2, 'two')")
-        KnownTables.of("another", "worker").remember(another, [Destination(OLD, int(oid), {"id": 1, "note": 2})])
+        KnownTables.of("another", "worker").remember(another, [TableDestination(OLD, int(oid), {"id": 1, "note": 2})])
         told = threads.submit(apply, sink, [[message(2, GONE)]])
         wait_until(lambda: dropping.rows(waiting) == [(True,)], what="a worker that waits")
         another.execute("COMMIT")

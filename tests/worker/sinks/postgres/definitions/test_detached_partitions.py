@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from psycopg import sql
 
-from pgsluice.shared.broker.definition_log import Outcome
+from pgsluice.shared.broker.definition_log import DefinitionOutcome
 from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.wire.definition import TableDefined
 from pgsluice.worker.definitions.judgement import judge
-from pgsluice.worker.definitions.policy import Kind, Policies
+from pgsluice.worker.definitions.policy import DefinitionKind, Policies
 from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
 from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables
 from pgsluice.worker.sinks.sink import DefinitionUse
@@ -19,7 +19,7 @@ from tests.servers import Database
 from tests.worker.definitions.definitions_of import column, partition, with_columns
 from tests.worker.sinks.postgres.definitions.test_policies import PARTS, ROWS, SOURCE, TARGET, apply, arrival, ids
 
-DELETING = Policies.parse("apply", {Kind.DETACH_PARTITION.value: "delete"})
+DELETING = Policies.parse("apply", {DefinitionKind.DETACH_PARTITION.value: "delete"})
 
 HOSTILE = [
     "true; CREATE TABLE pwned ()",
@@ -50,7 +50,7 @@ def test_a_condition_that_does_more_than_compare_columns_stops_the_worker_and_is
     was = replace(PARTS, partitions=(replace(partition(1, "p"), constraint=condition),))
     event = TableDefined("ALTER TABLE", SOURCE)
     judgement = judge(arrival(event, was), DELETING, DefinitionUse.ALTERS)
-    assert judgement.outcomes == (Outcome.STOPPED,)
+    assert judgement.outcomes == (DefinitionOutcome.STOPPED,)
     assert "detached public.p from 'public.t'" in str(judgement.stop)
     assert "'pgsluice ddl accept 0/5000:3'" in str(judgement.stop)
     with pytest.raises(TerminalError, match="cannot be identified"):

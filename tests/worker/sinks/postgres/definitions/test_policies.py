@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgsluice.shared.broker.definition_log import Outcome
+from pgsluice.shared.broker.definition_log import DefinitionOutcome
 from pgsluice.shared.wire.definition import (
     DefinitionEvent,
     DefinitionUnknown,
@@ -25,9 +25,9 @@ from pgsluice.shared.wire.published_definition import Defined, PublishedDefiniti
 from pgsluice.testing.changes_builder import table
 from pgsluice.worker.definitions.arrivals import Arrival
 from pgsluice.worker.definitions.judgement import judge
-from pgsluice.worker.definitions.policy import ACTIONS, Action, Kind, Policies
+from pgsluice.worker.definitions.policy import ACTIONS, DefinitionAction, DefinitionKind, Policies
 from pgsluice.worker.sinks.postgres.definitions.alteration import Alteration
-from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables
+from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables, TableDestination
 from pgsluice.worker.sinks.postgres.own.own_tables import ensure_tables
 from pgsluice.worker.sinks.sink import DefinitionUse
 from tests.servers import Database
@@ -103,43 +103,48 @@ FOR_EACH_ROW = TableRewritten("ALTER TABLE", TABLE.oid, "public", "t", 2)
 REWRITTEN = TableRewritten("ALTER TABLE", TABLE.oid, "public", "t", 4)
 UNKNOWN = DefinitionUnknown("ALTER TABLE", "XX000")
 
-APPLY, IGNORE, KEEP = Action.APPLY, Action.IGNORE, Action.KEEP
-DONE: dict[tuple[Kind, Action], Case] = {
-    (Kind.ADD_COLUMN, APPLY): Case(ADDED, SOURCE, AS_IT_WAS + ", more text"),
-    (Kind.ADD_COLUMN, IGNORE): Case(ADDED, SOURCE, AS_IT_WAS),
-    (Kind.DROP_COLUMN, APPLY): Case(DROPPED, SOURCE, "id bigint!, n integer"),
-    (Kind.DROP_COLUMN, KEEP): Case(DROPPED, SOURCE, "id bigint!, note text, n integer"),
-    (Kind.RENAME_COLUMN, APPLY): Case(RENAMED, SOURCE, "id bigint!, remark text!, n integer"),
-    (Kind.RENAME_COLUMN, IGNORE): Case(RENAMED, SOURCE, AS_IT_WAS),
-    (Kind.ALTER_TYPE, APPLY): Case(WIDENED, SOURCE, "id bigint!, note text!, n bigint"),
-    (Kind.ALTER_TYPE, IGNORE): Case(WIDENED, SOURCE, AS_IT_WAS),
-    (Kind.RENAME_TABLE, APPLY): Case(MOVED, SOURCE, AS_IT_WAS, "u"),
-    (Kind.RENAME_TABLE, IGNORE): Case(MOVED, SOURCE, AS_IT_WAS),
-    (Kind.NOT_NULL, APPLY): Case(RELAXED, SOURCE, "id bigint!, note text, n integer"),
-    (Kind.NOT_NULL, IGNORE): Case(RELAXED, SOURCE, AS_IT_WAS),
-    (Kind.KEY, APPLY): Case(REKEYED, SOURCE, ["PRIMARY KEY (n)"], primary_key),
-    (Kind.KEY, IGNORE): Case(REKEYED, SOURCE, ["PRIMARY KEY (id)"], primary_key),
-    (Kind.ENUM, APPLY): Case(LABELLED, MOOD, ["blue", "glad"], labels),
-    (Kind.ENUM, IGNORE): Case(LABELLED, MOOD, ["sad"], labels),
-    (Kind.TYPE, APPLY): Case(WIDER_PAIR, PAIR, "(a,b)", attributes),
-    (Kind.TYPE, IGNORE): Case(WIDER_PAIR, PAIR, "(a)", attributes),
-    (Kind.VOLATILE_DEFAULT, Action.NULL): Case(FOR_EACH_ROW, SOURCE, AS_IT_WAS),
-    (Kind.REWRITE, Action.CAST): Case(REWRITTEN, SOURCE, AS_IT_WAS),
-    (Kind.REWRITE, IGNORE): Case(REWRITTEN, SOURCE, AS_IT_WAS),
-    (Kind.ATTACH_PARTITION, IGNORE): Case(TableDefined("ALTER TABLE", PARTS), SOURCE, [1, 2], ids),
-    (Kind.DETACH_PARTITION, KEEP): Case(DETACHED, PARTS, [1, 2], ids),
-    (Kind.DETACH_PARTITION, Action.DELETE): Case(DETACHED, PARTS, [2], ids),
-    (Kind.DROP_TABLE, KEEP): Case(GONE, SOURCE, AS_IT_WAS),
-    (Kind.DROP_TABLE, Action.DROP): Case(GONE, SOURCE, None),
-    (Kind.UNKNOWN, IGNORE): Case(UNKNOWN, None, AS_IT_WAS),
+APPLY, IGNORE, KEEP = DefinitionAction.APPLY, DefinitionAction.IGNORE, DefinitionAction.KEEP
+DONE: dict[tuple[DefinitionKind, DefinitionAction], Case] = {
+    (DefinitionKind.ADD_COLUMN, APPLY): Case(ADDED, SOURCE, AS_IT_WAS + ", more text"),
+    (DefinitionKind.ADD_COLUMN, IGNORE): Case(ADDED, SOURCE, AS_IT_WAS),
+    (DefinitionKind.DROP_COLUMN, APPLY): Case(DROPPED, SOURCE, "id bigint!, n integer"),
+    (DefinitionKind.DROP_COLUMN, KEEP): Case(DROPPED, SOURCE, "id bigint!, note text, n integer"),
+    (DefinitionKind.RENAME_COLUMN, APPLY): Case(RENAMED, SOURCE, "id bigint!, remark text!, n integer"),
+    (DefinitionKind.RENAME_COLUMN, IGNORE): Case(RENAMED, SOURCE, AS_IT_WAS),
+    (DefinitionKind.ALTER_TYPE, APPLY): Case(WIDENED, SOURCE, "id bigint!, note text!, n bigint"),
+    (DefinitionKind.ALTER_TYPE, IGNORE): Case(WIDENED, SOURCE, AS_IT_WAS),
+    (DefinitionKind.RENAME_TABLE, APPLY): Case(MOVED, SOURCE, AS_IT_WAS, "u"),
+    (DefinitionKind.RENAME_TABLE, IGNORE): Case(MOVED, SOURCE, AS_IT_WAS),
+    (DefinitionKind.NOT_NULL, APPLY): Case(RELAXED, SOURCE, "id bigint!, note text, n integer"),
+    (DefinitionKind.NOT_NULL, IGNORE): Case(RELAXED, SOURCE, AS_IT_WAS),
+    (DefinitionKind.KEY, APPLY): Case(REKEYED, SOURCE, ["PRIMARY KEY (n)"], primary_key),
+    (DefinitionKind.KEY, IGNORE): Case(REKEYED, SOURCE, ["PRIMARY KEY (id)"], primary_key),
+    (DefinitionKind.ENUM, APPLY): Case(LABELLED, MOOD, ["blue", "glad"], labels),
+    (DefinitionKind.ENUM, IGNORE): Case(LABELLED, MOOD, ["sad"], labels),
+    (DefinitionKind.TYPE, APPLY): Case(WIDER_PAIR, PAIR, "(a,b)", attributes),
+    (DefinitionKind.TYPE, IGNORE): Case(WIDER_PAIR, PAIR, "(a)", attributes),
+    (DefinitionKind.VOLATILE_DEFAULT, DefinitionAction.NULL): Case(FOR_EACH_ROW, SOURCE, AS_IT_WAS),
+    (DefinitionKind.REWRITE, DefinitionAction.CAST): Case(REWRITTEN, SOURCE, AS_IT_WAS),
+    (DefinitionKind.REWRITE, IGNORE): Case(REWRITTEN, SOURCE, AS_IT_WAS),
+    (DefinitionKind.ATTACH_PARTITION, IGNORE): Case(TableDefined("ALTER TABLE", PARTS), SOURCE, [1, 2], ids),
+    (DefinitionKind.DETACH_PARTITION, KEEP): Case(DETACHED, PARTS, [1, 2], ids),
+    (DefinitionKind.DETACH_PARTITION, DefinitionAction.DELETE): Case(DETACHED, PARTS, [2], ids),
+    (DefinitionKind.DROP_TABLE, KEEP): Case(GONE, SOURCE, AS_IT_WAS),
+    (DefinitionKind.DROP_TABLE, DefinitionAction.DROP): Case(GONE, SOURCE, None),
+    (DefinitionKind.UNKNOWN, IGNORE): Case(UNKNOWN, None, AS_IT_WAS),
 }
 """What is done without a person."""
 
-EVENTS: dict[Kind, tuple[DefinitionEvent, Defined | None]] = {
+EVENTS: dict[DefinitionKind, tuple[DefinitionEvent, Defined | None]] = {
     **{kind: (case.event, case.was) for (kind, _), case in DONE.items()},
-    Kind.ATTACH_PARTITION: (TableDefined("ALTER TABLE", PARTS), SOURCE),
+    DefinitionKind.ATTACH_PARTITION: (TableDefined("ALTER TABLE", PARTS), SOURCE),
 }
-ASKING = [(kind, action) for kind, actions in ACTIONS.items() for action in actions if action in (Action.STOP, Action.RECOPY)]
+ASKING = [
+    (kind, action)
+    for kind, actions in ACTIONS.items()
+    for action in actions
+    if action in (DefinitionAction.STOP, DefinitionAction.RECOPY)
+]
 
 
 def test_every_policy_of_every_kind_is_tried() -> None:
@@ -151,26 +156,27 @@ def arrival(event: DefinitionEvent, was: Defined | None) -> Arrival:
 
 
 @pytest.mark.parametrize(("kind", "action"), ASKING)
-def test_a_person_is_told_of_what_and_where_and_what_to_do(kind: Kind, action: Action) -> None:
+def test_a_person_is_told_of_what_and_where_and_what_to_do(kind: DefinitionKind, action: DefinitionAction) -> None:
     met = arrival(*EVENTS[kind])
     judgement = judge(met, Policies.parse("apply", {kind.value: action.value}), DefinitionUse.ALTERS)
-    assert judgement.outcomes == (Outcome.STOPPED,)
+    assert judgement.outcomes == (DefinitionOutcome.STOPPED,)
     said = str(judgement.stop)
     assert "at 0/5000:3, committed 2000-01-01T00:00:01" in said
     assert "nothing of the transaction was applied" in said
     assert "'pgsluice ddl accept 0/5000:3'" in said
-    if kind not in (Kind.UNKNOWN, Kind.ENUM, Kind.TYPE):
+    if kind not in (DefinitionKind.UNKNOWN, DefinitionKind.ENUM, DefinitionKind.TYPE):
         assert "public.t" in said
-    if action is Action.RECOPY:
+    if action is DefinitionAction.RECOPY:
         assert "--copy-and-stream --recopy public.t" in said
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", DefinitionKind)
 @pytest.mark.parametrize(
-    ("use", "outcome"), [(DefinitionUse.PASSES_ON, Outcome.PASSED_ON), (DefinitionUse.PASSES_OVER, Outcome.PASSED_OVER)]
+    ("use", "outcome"),
+    [(DefinitionUse.PASSES_ON, DefinitionOutcome.PASSED_ON), (DefinitionUse.PASSES_OVER, DefinitionOutcome.PASSED_OVER)],
 )
 def test_a_sink_that_alters_nothing_needs_a_person_only_where_that_was_asked_for(
-    kind: Kind, use: DefinitionUse, outcome: Outcome
+    kind: DefinitionKind, use: DefinitionUse, outcome: DefinitionOutcome
 ) -> None:
     met = arrival(*EVENTS[kind])
     for policies in (Policies(), Policies.parse("ignore", {})):
@@ -186,7 +192,7 @@ def remembered(target: Database) -> KnownTables:
         ensure_tables(connection)
         [(oid,)] = connection.execute("SELECT 't'::regclass::oid::bigint").fetchall()
         there = replace(table("public.t", "id bigint", "note text", "n integer"), oid=TABLE.oid)
-        known_tables.remember(connection, [Destination(there, oid, {"id": 1, "note": 2, "n": 3})])
+        known_tables.remember(connection, [TableDestination(there, oid, {"id": 1, "note": 2, "n": 3})])
     return known_tables
 
 
@@ -198,7 +204,7 @@ def apply(target: Database, policies: Policies, event: DefinitionEvent, was: Def
 
 
 @pytest.mark.parametrize(("kind", "action"), [*DONE])
-def test_a_policy_is_done_at_the_target(target_database: Database, kind: Kind, action: Action) -> None:
+def test_a_policy_is_done_at_the_target(target_database: Database, kind: DefinitionKind, action: DefinitionAction) -> None:
     case = DONE[kind, action]
     policies = Policies.parse("apply", {kind.value: action.value})
     assert judge(arrival(case.event, case.was), policies, DefinitionUse.ALTERS).stop is None
@@ -240,8 +246,8 @@ def test_a_type_that_was_renamed_is_renamed_and_its_columns_keep_it(
     assert found == f"{schema}.{name}".removeprefix("public.")
 
 
-@pytest.mark.parametrize(("reason", "action"), [(8, None), (2, Action.RECOPY)])
-def test_rows_that_are_only_stored_otherwise_are_no_persons_concern(reason: int, action: Action | None) -> None:
+@pytest.mark.parametrize(("reason", "action"), [(8, None), (2, DefinitionAction.RECOPY)])
+def test_rows_that_are_only_stored_otherwise_are_no_persons_concern(reason: int, action: DefinitionAction | None) -> None:
     met = arrival(replace(REWRITTEN, reason=reason), SOURCE)
     judgement = judge(met, Policies(), DefinitionUse.ALTERS)
     assert (judgement.stop is None) == (action is None)

@@ -15,7 +15,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.shared.pgoutput.messages import OLD_KEY
 from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table, Value
-from pgsluice.testing.changes_builder import Change, Truncate, delete, insert, message, table, truncate, update
+from pgsluice.testing.changes_builder import Change, TruncateChange, delete, insert, message, table, truncate, update
 from pgsluice.worker.sinks.postgres.fold.fold import PartitionFold
 from pgsluice.worker.sinks.postgres.fold.piece import FoldedPartition, Piece, PieceKind
 from tests.worker.sinks.postgres.copy_text_reader import read_rows
@@ -42,7 +42,7 @@ class Source:
     rows: dict[Table, list[Row]] = field(default_factory=lambda: {each: [] for each in TABLES})
     values: int = 0
 
-    def change(self) -> Change | Truncate:
+    def change(self) -> Change | TruncateChange:
         if self.random.random() < 0.03:
             chosen = self.random.sample(TABLES, self.random.randint(1, 2))
             for each in chosen:
@@ -213,7 +213,7 @@ def test_pieces_lead_where_the_changes_led(one_by_one: bool, deletes_first: bool
     }
 
 
-def fold_of(*changes: Change | Truncate) -> FoldedPartition:
+def fold_of(*changes: Change | TruncateChange) -> FoldedPartition:
     fold = PartitionFold()
     fold.add(message(1, *changes))
     return fold.finish()

@@ -12,7 +12,7 @@ from pgsluice.shared.wire.table import UNCHANGED, ReplicaIdentity, Table
 from pgsluice.testing.batch import apply_copied
 from pgsluice.testing.changes_builder import delete, insert, restart, table, truncate, update
 from pgsluice.worker.dead_letters.rejection import RejectedChanges
-from pgsluice.worker.sinks.postgres.own.known_tables import Destination, KnownTables, known_columns
+from pgsluice.worker.sinks.postgres.own.known_tables import KnownTables, TableDestination, known_columns
 from tests.worker.sinks.postgres.conftest import WITH_AND_WITHOUT_STAGES, Target
 
 NOTES = table("public.notes", "id bigint", "note text")
@@ -258,7 +258,9 @@ def test_two_versions_of_a_table_that_come_together_are_both_remembered(target: 
     known, columns = KnownTables.of("orders", "postgres"), [{"id": 1, "note": 2}, {"id": 1, "body": 2}]
     start_again(target)  # makes the memory
     with target.database.connect() as connection:
-        known.remember(connection, [Destination(version, 7, its) for version, its in zip((before, after), columns, strict=True)])
+        known.remember(
+            connection, [TableDestination(version, 7, its) for version, its in zip((before, after), columns, strict=True)]
+        )
         assert known_columns(after, 7, known.read(connection, [after])) == {"id": 1, "note": 2, "body": 2}
 
 
