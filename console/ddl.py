@@ -1,6 +1,4 @@
-"""``pgsluice ddl``: the SQL for the capture of schema changes at a source, for an administrator, and the current
-definition of a table.
-"""
+"""``pgsluice ddl``: the SQL for the capture of schema changes at a source, and the current definition of a table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back, or of a halted
-replicator.
+"""``pgsluice forget``: removes what a group's bucket holds of a worker that does not come back, or of a halted replicator.
 
 As long as it exists, retention keeps every message that the worker has not applied: it may start again at any time.
 """

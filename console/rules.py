@@ -1,5 +1,4 @@
-"""``pgsluice rules``: errors in rules and routes, and the effect of each rule on each change, for users and a team's
-CI.
+"""``pgsluice rules``: errors in rules and routes, and the effect of each rule on each change, for users and a team's CI.
 
 ``rules test`` tries the rules in file order, each on the result of the one before; at the end comes the change that a
 worker would hand to its sink.

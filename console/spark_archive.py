@@ -1,6 +1,4 @@
-"""Makes the class archive of ``shared.spark.class_archive``, in a Spark that does a little of everything that
-pgsluice's does.
-"""
+"""Makes the class archive of ``shared.spark.class_archive``, in a Spark that does a little of everything that pgsluice's does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``pgsluice status``: the positions of a group's slot, stream and workers, for users and, with ``--json``, for
-programs.
+"""``pgsluice status``: the positions of a group's slot, stream and workers, for users and, with ``--json``, for programs.
 
 A part that cannot be read is shown as not known, with the reason; only NATS is needed.
 """

@@ -1,6 +1,4 @@
-"""Facts about a group's tables for ``pgsluice status``: the progress of each copy, and tables that are not published as
-they should be.
-"""
+"""A group's tables for ``pgsluice status``: the progress of each copy, and tables that are not published as configured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The tables whose changes go into the stream: tables that the group follows, and tables that left, up to the end of
-each.
+"""The tables whose changes go into the stream: tables that the group follows, and tables that left, up to the end of each.
 
 The server sends the changes of a table from the moment that it is in the publication, whichever role put it there. A
 group that copies has not copied the table's rows by then, and a group that names its tables may never want it. So the

@@ -1,5 +1,4 @@
-"""The receive loop, from the walsender's socket through the assembler to the publisher, and the status updates in
-parallel.
+"""The receive loop, from the walsender's socket through the assembler to the publisher, and the status updates in parallel.
 
 Received data goes to the assembler in pieces, which takes runs of changes out of them; the loop handles all other
 messages. It never stops for anything but the publisher's full window, and then the server waits in TCP while

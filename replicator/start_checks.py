@@ -1,5 +1,4 @@
-"""Compares source, stream and records before a group runs, and before it streams: nothing is created or altered unless
-they belong together.
+"""Compares source, stream and records before a group runs, and before it streams: they must belong together.
 
 First whether the group may run like this at all; then the source, its publication and its slot with the group's record;
 then the stream with the slot, with the replicator's record and with the source's history. Slot, stream and bucket are

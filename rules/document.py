@@ -1,5 +1,4 @@
-"""A YAML file of rules or routes, read strictly: every problem is noted with its line, and all of them are reported at
-once.
+"""A YAML file of rules or routes, read strictly: every problem is noted with its line, and all of them are reported at once.
 
 Scalars are texts (``shared.config.yaml_nodes``): ``value: 0123`` is the text 0123, and whether that is a number depends
 on the column's type.

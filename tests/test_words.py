@@ -1,4 +1,4 @@
-"""The program's help, its other texts and the comments of the example configuration, held to the same words as the documents."""
+"""The program's help, its other texts, the comments of the example configuration and the code's own prose, held to plain words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import yaml
 
 from pgsluice.console.flags import known_options
 from pgsluice.console.program import program
+from tests.code_words import fragments, read_code, repeated_classes
 from tests.commands import commands
 from tests.literal_texts import prose_of_source
 from tests.misses import no_misses
 from tests.source_code import PRODUCT, REPOSITORY, relative, sources
-from tests.words import read
+from tests.words import MOST_HABITS, read
 
 _KEY = re.compile(r"(?:#? *)[a-z][\w.* -]*:(?= |$)")
 """What a line of the example begins with that shows a key, in use or not."""
@@ -84,3 +85,24 @@ def test_texts_have_no_banned_phrase_and_few_habits(texts: Callable[[], Iterator
         () if whole.is_plain else found, "banned phrases or too many habits: tests/words.py names words to write in their place"
     )
     assert whole.words > FEWEST
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
+    found = (f"{each.place}: {each.text.splitlines()[0]}" for each in fragments(package))
+    no_misses(found, "docstrings that only the signature completes: say what it returns, does or is, or delete them")
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_docstrings_and_comments_have_few_habits(package: str) -> None:
+    reading = read_code(package)
+    no_misses(
+        reading.found if reading.habits_per_thousand > MOST_HABITS else (),
+        f"more than {MOST_HABITS:.0f} habit words per 1,000: tests/words.py names words to write in their place",
+    )
+    assert reading.words > 1000
+
+
+def test_no_two_classes_of_the_product_have_one_name() -> None:
+    repeated = (f"{name}: {', '.join(places)}" for name, places in repeated_classes().items())
+    no_misses(repeated, "one name for two classes: qualify one of them")

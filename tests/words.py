@@ -95,13 +95,13 @@ _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z][\w'-]*")
 
 
-def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     """Where a space stands, a line may end."""
     together = "|".join(patterns).replace(" ", r"\s+")
     return re.compile(rf"\b(?:{together})(?![\w-])", re.IGNORECASE | re.DOTALL)
 
 
-_KINDS = {"banned": _any_of(BANNED), "habit": _any_of(HABITS), "what": _any_of(["what"])}
+_KINDS = {"banned": any_of(BANNED), "habit": any_of(HABITS), "what": any_of(["what"])}
 
 
 @dataclass(frozen=True, slots=True)

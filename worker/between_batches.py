@@ -1,5 +1,4 @@
-"""The worker's duties between batches: an ordered list; each has its turn about twice a second, or once a second while
-the worker rests.
+"""The worker's duties between batches: an ordered list; each has its turn about twice a second, or once at rest.
 
 A duty that fails for now is tried again at its next turn, and does not delay the others. A new one is a method here and
 a line in the list.

@@ -1,6 +1,4 @@
-"""Findings about this machine for the processes that run here: Java, memory, disk, shared memory, the same Python
-everywhere.
-"""
+"""Findings about this machine for the processes that run here: Java, memory, disk, shared memory, the same Python everywhere."""
 
 from __future__ import annotations
 

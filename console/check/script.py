@@ -1,5 +1,4 @@
-"""The cures as SQL: a script for each server, one statement a line, to be run unchanged by an administrator of that
-database.
+"""The cures as SQL: a script for each server, one statement a line, to be run unchanged by an administrator of that database.
 
 Destructive statements are comments: an operator has to choose them. ALTER SYSTEM cannot be in a transaction, so a
 script is run statement by statement, as psql does.

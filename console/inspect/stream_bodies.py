@@ -1,5 +1,4 @@
-"""The change stream read from outside: bodies as they were published, decoded, without a position and without a
-consumer.
+"""The change stream read from outside: bodies as they were published, decoded, without a position and without a consumer.
 
 Retention may remove messages during the reading: a gap is skipped and not an error, as it would be for a worker.
 """

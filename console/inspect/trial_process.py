@@ -1,5 +1,4 @@
-"""A process that tries the rules of users who are not trusted with the server, within limits that the operating system
-enforces.
+"""A process that tries the rules of users who are not trusted with the server, within limits that the operating system enforces.
 
 A pattern may take gigabytes when it is compiled, or take unlimited time for a value, and then no exception is raised.
 So this process ends, and the server and other requests continue. It receives a trial in pickle and answers in JSON.

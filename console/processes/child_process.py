@@ -1,5 +1,4 @@
-"""One child process, in a separate session: signals of the terminal do not reach it, so that the parent chooses when it
-stops.
+"""One child process, in a separate session: signals of the terminal do not reach it, so that the parent chooses when it stops.
 
 Unless it should outlive the parent, the kernel sends it SIGTERM when the parent dies, however that happens.
 """

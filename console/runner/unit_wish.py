@@ -1,6 +1,4 @@
-"""Decides whether a unit's process must be started, stopped or left alone: pure, from the desired state and the last
-process's end.
-"""
+"""Decides whether to start or stop a unit's process: pure, from the desired state and the last process's end."""
 
 from __future__ import annotations
 

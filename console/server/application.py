@@ -165,7 +165,9 @@ class _Dispatch:
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Problem(
-                ProblemKind.MEDIA, "the body is not of the type application/json", "set Content-Type: application/json, and send JSON"
+                ProblemKind.MEDIA,
+                "the body is not of the type application/json",
+                "set Content-Type: application/json, and send JSON",
             )
         return bytes(content)
 

@@ -1,5 +1,4 @@
-"""Connections of clients, with deadlines and a limit: the server closes one that sends a request or reads an answer too
-slowly.
+"""Connections of clients, with deadlines and a limit: the server closes one that sends a request or reads an answer too slowly.
 
 uvicorn waits indefinitely for a head and for a body, and for a client to read its answer; it has a deadline only
 between requests.

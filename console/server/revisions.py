@@ -1,6 +1,4 @@
-"""Checks the revision that a request replaces: an object is created without If-Match, and replaced if its revision is
-named.
-"""
+"""Checks the revision that a request replaces: an object is created without If-Match, and replaced if its revision is named."""
 
 from __future__ import annotations
 
@@ -17,7 +15,10 @@ def check_revision(call: Call, revision: int | None, what: str) -> None:
         return
     if call.revision is None:
         raise Problem(
-            ProblemKind.REVISION_WANTED, "If-Match is missing", "send the ETag of the revision that you have read, or *", "If-Match"
+            ProblemKind.REVISION_WANTED,
+            "If-Match is missing",
+            "send the ETag of the revision that you have read, or *",
+            "If-Match",
         )
     if call.revision != "*" and call.revision != revision:
         raise stale(what)

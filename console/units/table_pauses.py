@@ -1,6 +1,4 @@
-"""``pgsluice pause --table`` and ``resume --table``: a table's changes are held back, and catch up later, while others
-continue.
-"""
+"""``pgsluice pause --table`` and ``resume --table``: holds back the changes of single tables, which catch up later."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The capture of definitions at a source: found, installed, brought up to date, removed; and a message requested by
-hand.
+"""The capture of definitions at a source: found, installed, brought up to date, removed; and a message requested by hand.
 
 A session that alters tables waits for it no longer than ``LOCK_TIMEOUT_MS``: locks are asked for within that limit, and
 again after a pause.

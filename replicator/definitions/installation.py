@@ -101,7 +101,9 @@ class Installation:
 
     def steps(self) -> Iterator[InstallationStep]:
         """Yields the steps, for one transaction."""
-        yield InstallationStep("The following statements call no function that they replace.", ";\n".join(removal_of_triggers(self.names)))
+        yield InstallationStep(
+            "The following statements call no function that they replace.", ";\n".join(removal_of_triggers(self.names))
+        )
         yield InstallationStep("The schema of pgsluice's own objects.", self._formatted(owner_sql.HOME))
         yield InstallationStep(
             "No other role can replace its contents, and the capture uses no object of another role.",

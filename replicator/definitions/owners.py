@@ -1,6 +1,4 @@
-"""Check that a group's capture belongs to roles that the group's role and its installer can trust (``owner_sql`` names
-them).
-"""
+"""Check that a group's capture belongs to roles that the group's role and its installer can trust (``owner_sql`` names them)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The source's functions that run with a command: ``ddl`` for event triggers, ``note`` for migrations, and what both
-call.
+"""The source's functions that run with a command: ``ddl`` for event triggers, ``note`` for migrations, and what both call.
 
 ``ddl`` runs within every statement that alters something, whoever runs it, with the rights of the role that installed
 it. So it resolves names in pg_catalog alone (pg_temp would come first if it were not named), pins settings that shape

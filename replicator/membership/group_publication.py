@@ -1,5 +1,4 @@
-"""One group's publication, brought to the configuration when a process begins; ``publication_watch`` continues from
-there.
+"""One group's publication, brought to the configuration when a process begins; ``publication_watch`` continues from there.
 
 Rules are tried on the tables that a group would publish, which are read here as well (``load_source_tables``).
 """

@@ -1,5 +1,4 @@
-"""Determines the tables of the source that a group must follow, by its configuration, by commands that added and
-removed tables, and by their identity.
+"""Determines the tables that a group must follow, by its configuration, by commands, and by the tables' identity.
 
 A table that was renamed, or put into another schema, is known by its OID: it stays although nothing asks for its new
 name, unless another table has the name by which it was chosen.

@@ -1,5 +1,4 @@
-"""The SQL that compares keys on two servers without sending them: by digests of buckets, which both work out alike.
-Pure.
+"""The SQL that compares keys on two servers without sending them: by digests of buckets, which both work out alike. Pure.
 
 A key is the text of its columns as COPY has it, each after its length; its SHA-256 determines its bucket, and its part
 of the bucket's sum. So neither the collation of texts nor a server's encoding matters, and buckets with the same count

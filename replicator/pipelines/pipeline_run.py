@@ -1,5 +1,4 @@
-"""One run of a pipeline, from the check of open transactions to the checkpoint: this module names the steps, others
-know how.
+"""One run of a pipeline, from the check of open transactions to the checkpoint: this module names the steps, others know how.
 
 1. The source is locked against another run of the pipeline, for as long as this one is connected.
 2. Open transactions are read (``late_rows``). The query's tables are locked against rewriting, and then

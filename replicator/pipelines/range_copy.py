@@ -1,5 +1,4 @@
-"""The ranges of a run, read in tasks into the group's snapshot stream: in Spark, or here when only one is read at a
-time.
+"""The ranges of a run, read in tasks into the group's snapshot stream: in Spark, or here when only one is read at a time.
 
 Everything about a current range (how it is cut into messages, how a repeated one finds its place, what the stream has
 room for) is ``replicator.snapshot``'s.

@@ -1,6 +1,4 @@
-"""Findings about the source's server and role that no start refuses, but that cause trouble later, or stop a start that
-waits.
-"""
+"""Findings about the source's server and role that no start refuses, but that cause trouble later, or stop a start that waits."""
 
 from __future__ import annotations
 

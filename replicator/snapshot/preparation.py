@@ -1,6 +1,4 @@
-"""The preparation of a copy before its first snapshot, and the records that workers need before the group's first
-change.
-"""
+"""The preparation of a copy before its first snapshot, and the records that workers need before the group's first change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One group's copy as recorded in the ledger, while a replicator runs: tables are added and removed, rounds work on
-them.
+"""One group's copy as recorded in the ledger, while a replicator runs: tables are added and removed, rounds work on them.
 
 All changes of the ledger's tables in this process are made here, under one lock: the copy as a whole is RUNNING for as
 long as a table waits, and workers rely on that.

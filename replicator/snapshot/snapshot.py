@@ -1,5 +1,4 @@
-"""The copy of a group's tables, from the ledger's remaining tables to the end: this module names the steps, others know
-how.
+"""The copy of a group's tables, from the ledger's remaining tables to the end: this module names the steps, others know how.
 
 A copy goes in rounds: one snapshot, and every table that waits. Tables that are left after one, because its snapshot
 died or they were rewritten meanwhile, wait for the next. What was published under an earlier snapshot no longer counts,

@@ -1,5 +1,4 @@
-"""Ranges as Spark jobs: one job with one task for what is taken from the schedule at once, as many jobs as tasks may
-run.
+"""Ranges as Spark jobs: one job with one task for what is taken from the schedule at once, as many jobs as tasks may run.
 
 With a separate job for each task the schedule decides what runs next, so that a table's share and a failed range's
 repetition do not depend on how Spark deals out the partitions of one large job.

@@ -1,6 +1,4 @@
-"""Alters the group's own publication: tables come into it and leave it, under locks, each checked to be the one that
-was looked up.
-"""
+"""Alters the group's own publication: tables enter and leave it, under locks, each checked to be the right one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The layout of messages from a walsender (manual: "Message Formats" and "Streaming Replication Protocol"): pure, no
-I/O.
+"""The layout of messages from a walsender (manual: "Message Formats" and "Streaming Replication Protocol"): pure, no I/O.
 
 A message is one byte for its kind, four of length, themselves included, and the content. While a walsender streams,
 nearly all are CopyData, and what these carry has a kind too: XLogData is a header of 25 bytes and one pgoutput message,

@@ -1,5 +1,4 @@
-"""The facts about a table that a Relation message lacks: the catalog's, as far as they were true when the row was
-written.
+"""The facts about a table that a Relation message lacks: the catalog's, as far as they were true when the row was written.
 
 The catalog is read later than the row was written, and a column that has a name now may be another than the one that
 had it then. So a fact is valid only when the row of the catalog that holds it is older than the change: it was written

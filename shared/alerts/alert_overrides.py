@@ -1,5 +1,4 @@
-"""Settings of a group's alerts that operators change while its processes run, and tests of delivery, in the state
-bucket.
+"""Settings of a group's alerts that operators change while its processes run, and tests of delivery, in the state bucket.
 
     alert_settings    settings that replace those of the processes; applied at their next check
     alert_test        the newest test: who asked, and the result

@@ -1,5 +1,4 @@
-"""The state of each alert, which decides when it is sent and repeated; kept in the bucket so that no restart repeats or
-forgets.
+"""The state of each alert, which decides when it is sent and repeated; kept in the bucket so that no restart repeats or forgets.
 
 a condition     lasts as long as alert-for (or is immediate)     → sent as firing
 persists                                                         → sent again after alert-repeat

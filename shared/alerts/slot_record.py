@@ -1,6 +1,4 @@
-"""The replicator's report about its slot, for processes without a connection to the source: ``slot`` in the state
-bucket.
-"""
+"""The replicator's report about its slot, for processes without a connection to the source: ``slot`` in the state bucket."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Findings of ``pgsluice check`` about NATS: is it reachable, are the permissions and the room enough, do streams fit
-their settings.
+"""Findings of ``pgsluice check`` about NATS: its reachability, permissions, room, and the settings of streams.
 
 Nothing is created or stored. Permissions are tried by messages that JetStream refuses, because they expect another
 stream, and by requests that get no answer, because they name no inbox: a server that denies them reports it

@@ -1,5 +1,4 @@
-"""The group's dead-letter stream: rejected changes that workers publish, and that the command ``dead`` shows and
-replays.
+"""The group's dead-letter stream: rejected changes that workers publish, and that the command ``dead`` shows and replays.
 
 A worker creates it with its first dead letter, as durable as the stream that the change came from. Dead letters are few
 (an option limits them), so they are read as a whole.

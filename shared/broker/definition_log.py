@@ -1,5 +1,4 @@
-"""The definitions that a group published, and their outcomes: records of the state bucket, which outlive streams and
-slots.
+"""The definitions that a group published, and their outcomes: records of the state bucket, which outlive streams and slots.
 
     definitions             the newest definitions, written by the replicator before it publishes them, and counts of messages
                             that were forged or are missing

@@ -1,5 +1,4 @@
-"""The state of each table's copy, in the group's state bucket: written by the replicator, read by workers and
-operators.
+"""The state of each table's copy, in the group's state bucket: written by the replicator, read by workers and operators.
 
 Keys: ``snapshot`` (the newest copy as a whole), ``table.<oid>`` (one table, under the oid that its rows are published
 under).

@@ -1,5 +1,4 @@
-"""The parts of JetStream that the program uses: the streams of a group, for changes, for copied rows and for dead
-letters.
+"""The parts of JetStream that the program uses: the streams of a group, for changes, for copied rows and for dead letters.
 
 The streams have no consumers: the replicator appends under a fence, workers read by sequence with batched direct get
 (NATS server 2.11, ADR-31), so a reader holds no state in the server and two readers never disturb each other.

@@ -1,5 +1,4 @@
-"""The outcome of a finished run's rows at the targets of the group's workers, as far as the workers' reports contain
-it.
+"""The outcome of a finished run's rows at the targets of the group's workers, as far as the workers' reports contain it.
 
 A worker reports when it applied its last message, and replaces that with the next one. So the outcome of a run is known
 until a later run publishes: a list of runs reads it, and the next run notes it before it begins. It stays unknown if

@@ -1,5 +1,4 @@
-"""A finding: one thing about a server, a file or this machine that hinders replication, or that an operator should know
-before it.
+"""A finding: one fact about a server, a file or this machine that hinders replication, or that operators should know.
 
 Findings are gathered first and judged afterwards. ``pgsluice check`` shows all of it; a start raises all errors of it
 in one.

@@ -1,5 +1,4 @@
-"""The provider of a PostgreSQL server, and how administrators change a setting there: only superusers have ALTER
-SYSTEM.
+"""The provider of a PostgreSQL server, and how administrators change a setting there: only superusers have ALTER SYSTEM.
 
 Sources: Amazon RDS "Performing logical replication", Cloud SQL "Set up logical replication" and "Configure database
 flags", Azure Database "Logical replication" and "Server parameters", Supabase "Customizing Postgres configs".

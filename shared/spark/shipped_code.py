@@ -1,5 +1,4 @@
-"""pgsluice's code for executors on other machines: the package in a zip, which Spark hands to each of them before its
-first task.
+"""The code for executors on other machines: the package in a zip, which Spark hands to each before its first task.
 
 Spark puts files of an application into the directory in which an executor runs, and so do the executor's subprocesses.
 Therefore a zip that is on Python's path by its bare name is available already to the process that Python workers are

@@ -1,3 +1,1 @@
-"""Subscriptions, for the worker that serves them and for the commands that manage them: options, and records of the
-state bucket.
-"""
+"""Subscriptions, for the worker that serves them and the commands that manage them: options, and records."""

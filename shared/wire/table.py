@@ -1,5 +1,4 @@
-"""Tables, columns and values, as both processes speak of them, and patterns of names, as options, rules and routes
-spell them.
+"""Tables, columns and values, as both processes speak of them, and patterns of names, as options, rules and routes spell them.
 
     orders        that name; a table's without a schema is in the default schema for options, in any schema for rules and routes
     shop.orders   the table of that schema

@@ -1,5 +1,4 @@
-"""Dependencies between dead letters: later changes of a row that has one became dead letters too, whatever they hold.
-Pure.
+"""Dependencies between dead letters: later changes of a row that has one became dead letters too, whatever they hold. Pure.
 
 A change of a key takes the block along: a change after it waits for the dead letters before it as well. So the ones
 after a dead letter, or before it, are found by going from each to the next one of every row that it touches.

@@ -1,5 +1,4 @@
-"""Takes changes that the worker does not apply out of a partition, and makes dead letters of them. Runs in a Spark
-task.
+"""Takes changes that the worker does not apply out of a partition, and makes dead letters of them. Runs in a Spark task.
 
 A change is taken out when it is rejected itself, or when it touches a row with an earlier one. From then on all rows
 that it touches are blocked. When a table's key is another than its dead letters', it is unknown whether a row has one:

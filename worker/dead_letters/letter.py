@@ -1,5 +1,4 @@
-"""The body of a dead letter: one change that decodes without its message. Tasks make it, driver and commands read it.
-Pure.
+"""The body of a dead letter: one change that decodes without its message. Tasks make it, driver and commands read it. Pure.
 
 The change is the frame that the source sent. Begin and Relation are from the message; the Commit is created, because
 the transaction may continue in another message. A copied row was never a frame: it becomes the corresponding Insert, or

@@ -238,7 +238,9 @@ def _choice(key: str, text: str) -> _Choice:
     try:
         kind = DefinitionKind(name)
     except ValueError:
-        raise UsageError(f"ddl-policy: {name!r} is not a kind of schema change", f"the kinds are {', '.join(DefinitionKind)}") from None
+        raise UsageError(
+            f"ddl-policy: {name!r} is not a kind of schema change", f"the kinds are {', '.join(DefinitionKind)}"
+        ) from None
     if text not in ACTIONS[kind]:
         raise UsageError(f"ddl-policy: {text!r} cannot be done about {name}", f"choose one of {', '.join(ACTIONS[kind])}")
     try:

@@ -1,6 +1,4 @@
-"""The tables and rows that will come to a sink, as far as known before: for the checks of a sink
-(``SinkKind.findings``).
-"""
+"""The tables and rows that will come to a sink, as far as known before: for the checks of a sink (``SinkKind.findings``)."""
 
 from __future__ import annotations
 

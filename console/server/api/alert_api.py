@@ -122,7 +122,9 @@ async def show_test(call: Call) -> Answer:
     bucket = await found_bucket(call)
     entry = None if bucket is None else await bucket.read(TEST_KEY, AlertTest)
     if entry is None:
-        raise Problem(ProblemKind.NOT_FOUND, "no test of this group's alerts was requested", "POST to the same path requests a test")
+        raise Problem(
+            ProblemKind.NOT_FOUND, "no test of this group's alerts was requested", "POST to the same path requests a test"
+        )
     return Answer(entry.value)
 
 

@@ -1,5 +1,4 @@
-"""Spark SQL over Arrow batches, without Spark's jobs: a JVM of this process that parses, types and evaluates
-statements.
+"""Spark SQL over Arrow batches, without Spark's jobs: a JVM of this process that parses, types and evaluates statements.
 
 Spark parses a statement and determines its columns; its generated code is then called for each batch, here and not in a
 task, where no SQL can be planned. So a batch costs no job, and rows come out in the order in which they went in.

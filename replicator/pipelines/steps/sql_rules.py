@@ -1,5 +1,4 @@
-"""Checks which statements a step may be: each row becomes one row or none, independent of other rows, and the same each
-time. Pure.
+"""Checks the statements of steps: each row becomes one row or none, independent of others, the same each time. Pure.
 
 What is allowed is listed, by the names that Spark's parser gives to the parts of a statement; everything else is
 refused. So a function of a later Spark stays refused until it was examined. Left out on purpose is everything that

@@ -1,5 +1,4 @@
-"""The position file: the valid part of the worker's files, and its place in the streams. It is the sink's one durable
-record.
+"""The position file: the valid part of the worker's files, and its place in the streams. It is the sink's one durable record.
 
 It is written next to its place and renamed over the old one, so a reader finds the old or the new one, never a half.
 ``file`` and ``bytes`` are for readers too: that many bytes of the file in progress are final.

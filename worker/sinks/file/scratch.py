@@ -1,5 +1,4 @@
-"""Transfer of output from tasks to the driver: small pieces in receipts, large ones in a scratch directory next to the
-files.
+"""Transfer of output from tasks to the driver: small pieces in receipts, large ones in a scratch directory next to the files.
 
 A piece is a part of the output: whole lines, whole compressed members, whole row streams. So a file may end after any.
 The body of a receipt is a piece, or the place where a task has left it. The directory belongs to one open sink and goes

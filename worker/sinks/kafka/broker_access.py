@@ -1,6 +1,4 @@
-"""Decides which brokers may be connected to: applies the rules of ``shared.http.receiver`` to every address that a
-client of Kafka uses.
-"""
+"""Decides which brokers may be connected to: applies the rules of ``shared.http.receiver`` to every address."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The code of a Spark task for the Kafka sink in the format pgsluice: each change as a record that a worker can read
-again.
+"""The code of a Spark task for the Kafka sink in the format pgsluice: each change as a record that a worker can read again.
 
 ``shared.wire.kafka_record`` is the format. Where the record's key is made of the row's, an update that changes it
 becomes a Delete of the old key and an Insert with the new one, because they may lie in two partitions, and nothing

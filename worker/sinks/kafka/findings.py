@@ -1,6 +1,4 @@
-"""Findings of ``pgsluice check`` about a Kafka cluster: is it reachable, with which user, does it accept the coming
-records. Nothing is created.
-"""
+"""Findings of ``pgsluice check`` about a Kafka cluster: its reachability, user, and topics. Nothing is created."""
 
 from __future__ import annotations
 

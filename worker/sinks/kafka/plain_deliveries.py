@@ -1,6 +1,4 @@
-"""Delivery at least once, for brokers without transactions: the position is in the group's state bucket, after the
-delivered records.
-"""
+"""Delivery at least once, for brokers without transactions: the position is in the group's state bucket."""
 
 from __future__ import annotations
 

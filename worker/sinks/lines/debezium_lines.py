@@ -1,5 +1,4 @@
-"""Changes as the values of Debezium's PostgreSQL connector, without schemas (``schemas.enable=false``), one on each
-line.
+"""Changes as the values of Debezium's PostgreSQL connector, without schemas (``schemas.enable=false``), one on each line.
 
     {"before": null, "after": {"id": 7, "total": "12.50"},
      "source": {"version": "0.1.0", "connector": "postgresql", "name": "orders", "ts_ms": 1769850900123, "snapshot": "false",

@@ -1,5 +1,4 @@
-"""Changes as JSON lines in pg_flo's shape, for consumers that were written for it: one line per change, in commit
-order.
+"""Changes as JSON lines in pg_flo's shape, for consumers that were written for it: one line per change, in commit order.
 
     {"Type": "UPDATE", "Schema": "public", "Table": "orders", "ReplicationKey": {"Type": "PRIMARY KEY", "Columns": ["id"]},
      "LSN": "16/B374D848", "EmittedAt": "2026-01-31T09:15:00.123456Z", "Position": "16/B374D848:3",

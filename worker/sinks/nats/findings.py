@@ -1,5 +1,4 @@
-"""Findings of ``pgsluice check`` about a target stream: may it be created, is it pgsluice's, does it fit its settings.
-Nothing is created.
+"""Findings of ``pgsluice check`` about a target stream: its creation, its owner and its settings. Nothing is created.
 
 Requests are tried as ``shared.broker.broker_findings`` tries them. The permission to publish changes is not tried:
 subscribers would receive the message.

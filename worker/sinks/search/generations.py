@@ -1,5 +1,4 @@
-"""Generations that copies fill while another one is read: they take over when the copy is whole, and replaced ones go
-later.
+"""Generations that copies fill while another one is read: they take over when the copy is whole, and replaced ones go later.
 
 The generations being filled are known by the indexes themselves (``IndexMeta``), whether a copy is whole by the ledger,
 and whether all of its rows are here by the worker's position. So it does not matter which process filled a generation.

@@ -1,5 +1,4 @@
-"""The subscriptions sink: events for thousands of receivers that users subscribed over HTTP, from a single pass through
-the stream.
+"""The subscriptions sink: events for thousands of subscribed HTTP receivers, from a single pass through the stream.
 
 ``sink`` names the steps. Tasks encode events (``event_writer``). In the driver ``live_pass`` hands each batch to the
 receivers that want it (``event_index``), all at once, by threads (``dispatch``). A receiver that fails or takes long

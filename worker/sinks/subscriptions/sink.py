@@ -1,5 +1,4 @@
-"""The subscriptions sink in the driver: one pass through the stream for all receivers that keep up, the stream again
-for the others.
+"""The subscriptions sink in the driver: one pass through the stream for all that keep up, repeated for the others.
 
 The worker's position, in the state bucket, is also that position of all LIVE receivers. The states of the others are
 written before it moves, so after a crash each continues where it was or a little before: at least once, in stream

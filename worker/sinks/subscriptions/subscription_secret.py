@@ -1,5 +1,4 @@
-"""Secrets of subscriptions: each is made of the group's one and the subscription's id, so none is stored or sent
-anywhere.
+"""Secrets of subscriptions: each is made of the group's one and the subscription's id, so none is stored or sent anywhere.
 
 The holder of ``subscriptions-secret`` can compute a subscriber's secret (``pgsluice subscriptions secret``); no other
 can be derived from one subscription's secret.

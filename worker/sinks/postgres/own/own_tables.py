@@ -1,5 +1,4 @@
-"""pgsluice's own tables in the target, in schema ``pgsluice``: created at the first start, and brought up to date at
-every one.
+"""pgsluice's own tables in the target, in schema ``pgsluice``: created at the first start, and brought up to date at every one.
 
 applied        the workers' positions (``applied``)
 copied         which messages of a snapshot are loaded, beyond the position (``applied``)

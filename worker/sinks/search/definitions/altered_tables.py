@@ -1,5 +1,4 @@
-"""Tables that the current batch alters, for its tasks: rows from before a definition become documents of the later
-form.
+"""Tables that the current batch alters, for its tasks: rows from before a definition become documents of the later form.
 
 When a task gets them, the table's index is the new one. Rows that come before the definition, in its transaction, have
 the earlier columns; each of their documents goes through the steps that follow it.
