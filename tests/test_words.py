@@ -1,4 +1,4 @@
-"""The program's help, its other texts, the comments of the example configuration and the code's own prose, held to plain words."""
+"""The program's help, its texts, the comments of the example configuration and the code's own prose, held to plain words."""
 
 from __future__ import annotations
 
