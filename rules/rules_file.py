@@ -48,15 +48,15 @@ from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.table import NamePattern, TablePattern
 
 _TYPES = ("transform", "filter")
-_COMPOSITIONS = ("all", "any", "not")
-_CONTAINS = "contains"
-_TABLE_KEYS = ("rules", "unlisted", "keep", "optional")
-_UNLISTED = {each.name.lower(): each for each in Unlisted}
-_RULE_KEYS = ("type", "column", "parameters", "operations", "optional", "allow_empty_deletes")
-_SHARED_PARAMETERS = ("allow_empty_deletes",)
-_CONDITION_KEYS = ("operator", "value", "ignore_case", "order")
-_MASK_KEYS = ("type", "mask_char", "keep_first", "keep_last", "keep_domain", "keeps_unique")
-_REGEX_KEYS = ("type", "pattern", "replace", "time_limit_ms", "keeps_unique")
+COMPOSITIONS = ("all", "any", "not")
+CONTAINS = "contains"
+TABLE_KEYS = ("rules", "unlisted", "keep", "optional")
+UNLISTED = {each.name.lower(): each for each in Unlisted}
+RULE_KEYS = ("type", "column", "parameters", "operations", "optional", "allow_empty_deletes")
+SHARED_PARAMETERS = ("allow_empty_deletes",)
+CONDITION_KEYS = ("operator", "value", "ignore_case", "order")
+MASK_KEYS = ("type", "mask_char", "keep_first", "keep_last", "keep_domain", "keeps_unique")
+REGEX_KEYS = ("type", "pattern", "replace", "time_limit_ms", "keeps_unique")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], makers
         listed = tables.mappings(name, f"{where}, rule")
     else:
         settings.where = where
-        settings.finish(_TABLE_KEYS)
+        settings.finish(TABLE_KEYS)
         listed = settings.mappings("rules", f"{where}, rule")
     rules = []
     for rule in listed or ():
@@ -159,7 +159,7 @@ def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], makers
     place, made = f"{path}:{tables.line_of(name)}: {where}", tuple(rule for rule in rules if rule is not None)
     if settings is None:
         return TableRules(place, pattern, made)
-    unlisted = _UNLISTED[settings.word("unlisted", _UNLISTED) or "keep"]
+    unlisted = UNLISTED[settings.word("unlisted", UNLISTED) or "keep"]
     kept = tuple(map(NamePattern, settings.texts("keep") or ()))
     return TableRules(place, pattern, made, unlisted, kept, settings.switch("optional") is True)
 
@@ -173,7 +173,7 @@ def _rule(path: str, rule: YamlMapping, makers: Makers) -> Rule | None:
     if kind == "filter":
         return _filter(place, rule, parameters, operations)
     if kind == "transform":
-        rule.finish(_RULE_KEYS)
+        rule.finish(RULE_KEYS)
         return _transform(place, rule, parameters, operations, makers)
     return None
 
@@ -232,7 +232,7 @@ def _transformation(parameters: YamlMapping, makers: Makers) -> ValueTransformat
 
 
 def _mask(parameters: YamlMapping) -> Mask | None:
-    parameters.finish((*_MASK_KEYS, *_SHARED_PARAMETERS))
+    parameters.finish((*MASK_KEYS, *SHARED_PARAMETERS))
     mask_char = parameters.text("mask_char") if "mask_char" in parameters else "*"
     if not mask_char or len(mask_char) > 1:
         is_there = f"has {len(mask_char)} characters" if mask_char else "is empty"
@@ -247,7 +247,7 @@ def _mask(parameters: YamlMapping) -> Mask | None:
 
 
 def _regex(parameters: YamlMapping, make_regex: Callable[[str, str, int], RegexReplace]) -> ValueTransformation | None:
-    parameters.finish((*_REGEX_KEYS, *_SHARED_PARAMETERS))
+    parameters.finish((*REGEX_KEYS, *SHARED_PARAMETERS))
     pattern = parameters.required_text("pattern", r'"[0-9]+"')
     replace = parameters.required_text("replace", '"#"')
     time_limit_ms = parameters.number("time_limit_ms", TIME_LIMIT_MS, at_least=1, at_most=MOST_TIME_LIMIT_MS)
@@ -262,13 +262,13 @@ def _regex(parameters: YamlMapping, make_regex: Callable[[str, str, int], RegexR
 
 def _filter(place: str, rule: YamlMapping, parameters: YamlMapping | None, operations: frozenset[int]) -> Filter | None:
     empty_deletes = _empty_deletes(rule, parameters)
-    if any(key in rule for key in _COMPOSITIONS):
-        rule.finish((*(key for key in _RULE_KEYS if key != "column"), *_COMPOSITIONS))
+    if any(key in rule for key in COMPOSITIONS):
+        rule.finish((*(key for key in RULE_KEYS if key != "column"), *COMPOSITIONS))
         if parameters is not None:
-            parameters.finish(_SHARED_PARAMETERS)
+            parameters.finish(SHARED_PARAMETERS)
         condition = _composition(rule)
     else:
-        rule.finish(_RULE_KEYS)
+        rule.finish(RULE_KEYS)
         column = rule.required_text("column", "age")
         if parameters is None:
             if "parameters" not in rule:
@@ -276,7 +276,7 @@ def _filter(place: str, rule: YamlMapping, parameters: YamlMapping | None, opera
                     "parameters is missing (write one, like 'parameters: {operator: gte, value: 18}', or all, any or not)"
                 )
             return None
-        parameters.finish((*_CONDITION_KEYS, *_SHARED_PARAMETERS))
+        parameters.finish((*CONDITION_KEYS, *SHARED_PARAMETERS))
         condition = _comparison(parameters, column)
     if condition is None:
         return None
@@ -286,15 +286,15 @@ def _filter(place: str, rule: YamlMapping, parameters: YamlMapping | None, opera
 
 
 def _condition(mapping: YamlMapping) -> RowCondition | None:
-    if any(key in mapping for key in _COMPOSITIONS):
-        mapping.finish(_COMPOSITIONS)
+    if any(key in mapping for key in COMPOSITIONS):
+        mapping.finish(COMPOSITIONS)
         return _composition(mapping)
-    mapping.finish(("column", *_CONDITION_KEYS))
+    mapping.finish(("column", *CONDITION_KEYS))
     return _comparison(mapping, mapping.required_text("column", "age"))
 
 
 def _composition(mapping: YamlMapping) -> RowCondition | None:
-    given = [key for key in _COMPOSITIONS if key in mapping]
+    given = [key for key in COMPOSITIONS if key in mapping]
     if len(given) > 1:
         mapping.problem(f"{' and '.join(given)} cannot be used side by side (put one inside the other)", given[1])
     if given[0] == "not":
@@ -313,13 +313,13 @@ def _composition(mapping: YamlMapping) -> RowCondition | None:
 
 
 def _comparison(mapping: YamlMapping, column: str | None) -> RowCondition | None:
-    operator = mapping.choice("operator", (*OPERATORS, _CONTAINS))
+    operator = mapping.choice("operator", (*OPERATORS, CONTAINS))
     value = mapping.required_text("value", "18")
     ignore_case = mapping.switch("ignore_case") is True
     labels = mapping.texts("order")
     if column is None or operator is None or value is None:
         return None
-    if operator != _CONTAINS:
+    if operator != CONTAINS:
         return Comparison(column, operator, value, ignore_case, None if labels is None else tuple(labels))
     if labels is not None:
         mapping.problem("order defines how labels compare, and contains does not compare", "order")

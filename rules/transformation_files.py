@@ -34,9 +34,18 @@ from pgsluice.shared.rows.changes import DELETE
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.shared.wire.table import Table, TablePattern
 
-_OPERATIONS = OPERATIONS | {"TRUNCATE": TRUNCATE}
+ROUTE_OPERATIONS = OPERATIONS | {"TRUNCATE": TRUNCATE}
 _DDL = "DDL"  # in files for pg_flo; changes of table definitions are not replicated
-_KEYS = ("source_table", "destination_table", "destination_schema", "column_mappings", "drop_columns", "operations", "optional")
+ROUTE_KEYS = (
+    "source_table",
+    "destination_table",
+    "destination_schema",
+    "column_mappings",
+    "drop_columns",
+    "operations",
+    "optional",
+)
+RENAMING_KEYS = ("source", "destination")
 
 
 def load_routing(path: str, text: str | None = None) -> Routing:
@@ -70,7 +79,7 @@ def _routes(root: YamlMapping, key: str, problems: Problems) -> list[tuple[YamlM
 
 def _route(mapping: YamlMapping, source: TablePattern, path: str) -> Route:
     """The route that ``mapping`` describes, as far as that can be read; what cannot is noted as a problem."""
-    mapping.finish(_KEYS)
+    mapping.finish(ROUTE_KEYS)
     named = mapping.text("source_table")
     if named not in (None, source.text, source.text.rpartition(".")[2]):
         mapping.problem(f"source_table '{named}' is another table than the route's, '{source.text}'", "source_table")
@@ -119,7 +128,7 @@ def _renamed(mapping: YamlMapping) -> list[tuple[str, str]]:
     """Returns pairs of the source's name and the destination's, without unchanged ones."""
     pairs = []
     for each in mapping.mappings("column_mappings", f"{mapping.where}, column_mappings") or []:
-        each.finish(("source", "destination"))
+        each.finish(RENAMING_KEYS)
         source, destination = each.required_text("source", "id"), each.required_text("destination", "customer_id")
         if source and destination:
             pairs.append((source, destination))
@@ -138,10 +147,10 @@ def _operations(mapping: YamlMapping) -> frozenset[int]:
     listed = mapping.texts("operations")
     if listed is None:
         return EVERY_OPERATION
-    unknown = [text for text in listed if text.upper() not in (*_OPERATIONS, _DDL)]
+    unknown = [text for text in listed if text.upper() not in (*ROUTE_OPERATIONS, _DDL)]
     for text in unknown:
-        mapping.problem(f"operation '{text}' is unknown (known: {', '.join(_OPERATIONS)})", "operations")
-    operations = {_OPERATIONS[text.upper()] for text in listed if text.upper() in _OPERATIONS}
+        mapping.problem(f"operation '{text}' is unknown (known: {', '.join(ROUTE_OPERATIONS)})", "operations")
+    operations = {ROUTE_OPERATIONS[text.upper()] for text in listed if text.upper() in ROUTE_OPERATIONS}
     if not operations and not unknown:
         mapping.problem("operations lets nothing pass (remove it to let all pass)", "operations")
     return frozenset(operations | ({TRUNCATE} if DELETE in operations else set()))

@@ -37,7 +37,7 @@ from pgsluice.shared.wire.names import GroupNames
 MOST_TASKS = 1024
 
 _KIND = "sql-pipelines file"
-_KEYS = (
+PIPELINE_KEYS = (
     "query",
     "target",
     "key",
@@ -59,9 +59,12 @@ _KEYS = (
     "steps",
     "max-dead-letters",
 )
+STEP_KEYS = ("python", "with", "sql")
+DELETES_KEYS = ("column", "reconcile")
+
 E = TypeVar("E", RunMode, WriteMode)
 
-_NULLS = ("refuse", "skip")
+NULLS = ("refuse", "skip")
 _OVERLAP = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+(ms|s|m|h|d)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -132,7 +135,7 @@ def _described(place: str, text: str) -> tuple[Problems, dict[str, YamlMapping]]
 
 def _pipeline(given: YamlMapping, name: str, schema: str) -> Pipeline | None:
     """None when it has problems, which are noted."""
-    given.finish(_KEYS)
+    given.finish(PIPELINE_KEYS)
     group, query, target = given.text("group") or name, _query(given), _target(given)
     key = tuple(given.texts("key") or ())
     if not key:
@@ -225,7 +228,7 @@ def _deletes(given: YamlMapping, write: WriteMode) -> tuple[str, float]:
     if deletes is None:
         given.problem("deletes is not a mapping (write 'deletes: {column: deleted_at}' or '{reconcile: 24h}')", "deletes")
         return "", 0.0
-    deletes.finish(("column", "reconcile"))
+    deletes.finish(DELETES_KEYS)
     if write is not WriteMode.MERGE:
         given.problem(f"deletes has no meaning with 'write: {write}'", "deletes")
     column, every = deletes.text("column") or "", deletes.text("reconcile")
@@ -248,13 +251,13 @@ def _overlap(given: YamlMapping) -> str:
 
 
 def _nulls(given: YamlMapping) -> str:
-    return _NULLS[0] if given.text("nulls") is None else given.choice("nulls", _NULLS) or _NULLS[0]
+    return NULLS[0] if given.text("nulls") is None else given.choice("nulls", NULLS) or NULLS[0]
 
 
 def _steps(given: YamlMapping) -> tuple[Step, ...]:
     found = []
     for each in given.mappings("steps", f"{given.where}, step") or ():
-        each.finish(("python", "with", "sql"))
+        each.finish(STEP_KEYS)
         step = _sql_step(each) if "sql" in each else _python_step(each)
         if step is not None:
             found.append(step)

@@ -30,6 +30,10 @@ from pgsluice.shared.wire.table import TablePattern
 from pgsluice.worker.sinks.sink_registry import SINKS, is_sink_class
 
 _KIND = "sql-pipelines places file"
+PLACES_KEYS = ("sources", "sinks", "modules", "groups")
+SOURCE_KEYS = ("config", "trusted")
+SINK_KEYS = ("kind", "config", "targets")
+BOUND_KEYS = ("variables", "hosts", "directories", "sinks", "alert-commands", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Places:
 def read_places(path: str) -> Places:
     """Raises UsageError with all that is wrong with the file."""
     root, problems = open_document(path, _KIND, read_text(path, "places file"))
-    root.finish(("sources", "sinks", "modules", "groups"))
+    root.finish(PLACES_KEYS)
     folder = Path(path).parent
     named = _named(root, "sources", "source")
     sources = {name: _source(given, folder) for name, given in named.items()}
@@ -106,7 +110,7 @@ def _bounds(given: YamlMapping | None, folder: Path) -> DocumentBounds:
     if given is None:
         return DocumentBounds()
     given.where = "groups"
-    given.finish(("variables", "hosts", "directories", "sinks", "alert-commands", "spark"))
+    given.finish(BOUND_KEYS)
     hosts, sinks = given.texts("hosts"), given.texts("sinks")
     return DocumentBounds(
         variables=tuple(given.texts("variables") or ()),
@@ -138,12 +142,12 @@ def _config(given: YamlMapping, folder: Path) -> str:
 
 
 def _source(given: YamlMapping, folder: Path) -> str:
-    given.finish(("config", "trusted"))
+    given.finish(SOURCE_KEYS)
     return _config(given, folder)
 
 
 def _sink(name: str, given: YamlMapping, folder: Path) -> SinkPlace:
-    given.finish(("kind", "config", "targets"))
+    given.finish(SINK_KEYS)
     try:
         check_worker_name(name)
     except UsageError as error:

@@ -7,23 +7,31 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
+import pgsluice
 from pgsluice.shared.errors import TerminalError, UsageError
 
-FIRST_FILE = """\
+_SCHEMA = Path(pgsluice.__file__).parent / "schemas" / "config.schema.json"
+_FIRST_FILE = """\
+# yaml-language-server: $schema={schema}
 group: orders                       # name that a replicator and its workers share
 nats-url: nats://localhost:4222
 
 host: localhost                     # the source; needs wal_level = logical
 dbname: shop
 user: pgsluice
-password: ${SOURCE_PASSWORD}        # from the environment
+password: ${{SOURCE_PASSWORD}}        # from the environment
 copy-and-stream: true               # first an initial snapshot, then every change
 
 target-host: warehouse.example.com  # for 'pgsluice worker postgres'
 target-dbname: warehouse
 target-user: pgsluice
-target-password: ${TARGET_PASSWORD}
+target-password: ${{TARGET_PASSWORD}}
 """
+
+
+def first_file() -> str:
+    """Its first line names the schema for editors, as it is installed on this machine."""
+    return _FIRST_FILE.format(schema=_SCHEMA)
 
 
 @click.command()
@@ -34,11 +42,11 @@ def init(file: Path) -> None:
     Edit it, set both passwords in the environment, then run 'pgsluice check --config FILE'.
     """
     if str(file) == "-":
-        click.echo(FIRST_FILE, nl=False)
+        click.echo(first_file(), nl=False)
         return
     try:
         with file.open("x") as new:
-            new.write(FIRST_FILE)
+            new.write(first_file())
     except FileExistsError:
         raise UsageError(f"{file} exists already", "give another name, or remove it") from None
     except OSError as error:

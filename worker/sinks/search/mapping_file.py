@@ -21,7 +21,7 @@ from pgsluice.shared.config.kinds import parse_switch
 from pgsluice.shared.errors import UsageError
 from pgsluice.shared.wire.table import Table, TablePattern
 
-_KEYS = ("settings", "columns")
+ENTRY_KEYS = ("settings", "columns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _entry(tables: YamlMapping, key: str) -> MappingEntry | None:
     mapping = tables.mapping(key)
     if mapping is None:
         return MappingEntry(pattern, {}, {})
-    mapping.finish(_KEYS)
+    mapping.finish(ENTRY_KEYS)
     settings = _plain_mapping(mapping, "settings")
     columns = _plain_mapping(mapping, "columns")
     for name, field in columns.items():
