@@ -1,6 +1,6 @@
-"""The pages of the reference that follow from the program: options, commands, metrics, messages in the streams, the Python API.
+"""The pages of the reference that follow from the program: options, commands, metrics, messages in the streams, both APIs.
 
-The schemas of lines stand beside them as files.
+The schemas stand beside them as files.
 
 mkdocs calls the functions ``on_…`` (``hooks`` in mkdocs.yml). The pages exist in the built site only, so they cannot go stale.
 """
@@ -24,6 +24,8 @@ import pgsluice
 from pgsluice import testing
 from pgsluice.console.flags import known_options, settings_by_command, whole_help
 from pgsluice.console.program import program
+from pgsluice.console.schemas.generating import api_description
+from pgsluice.console.server.endpoint_table import PREFIX
 from pgsluice.shared.config import options_of
 from pgsluice.shared.config.option import Option
 from pgsluice.shared.metrics.declared_metrics import METRICS
@@ -102,11 +104,12 @@ def pages() -> dict[str, str]:
         "reference/commands.md": commands_page(),
         "reference/wire.md": wire_page(),
         "reference/api.md": api_page(),
+        "reference/rest-api.md": rest_page(api_description()),
     }
 
 
 def schemas() -> dict[str, str]:
-    """The schemas and types of lines, as the package holds them, by their paths."""
+    """The schemas and types that the package holds, by their paths."""
     return {f"reference/schemas/{path.name}": path.read_text() for path in sorted(SCHEMAS.iterdir())}
 
 
@@ -301,3 +304,87 @@ def api_page() -> str:
 def _specification(module: ModuleType) -> str:
     docstring = ast.get_docstring(ast.parse(inspect.getsource(module))) or ""
     return re.sub(r"``", "", docstring)
+
+
+# --- the REST API ----------------------------------------------------------------------------------------------------------
+
+_REST_TITLE = """\
+# REST API
+
+This page is generated from the description of the API of `pgsluice server`, [openapi.v1.json](schemas/openapi.v1.json)
+(OpenAPI 3.1). A running server returns its own at `GET /api/v1/openapi.json`. [Run the server](../how-to/server.md#the-api)
+shows requests with `curl`.
+
+Send a token as `Authorization: Bearer TOKEN`. An error is a [ProblemContent](#problemcontent) as
+`application/problem+json`.
+"""
+
+
+def rest_page(description: dict[str, Any]) -> str:
+    """The operations by resource, in the order of the description, then the types that they name."""
+    sections: dict[str, list[str]] = {}
+    for path, operations in description["paths"].items():
+        for verb, operation in operations.items():
+            sections.setdefault(_resource(path), []).append(_operation(verb.upper(), path, operation))
+    resources = [f"## {name}\n\n" + "\n".join(operations) for name, operations in sections.items()]
+    types = [_type_section(name, schema) for name, schema in sorted(description["components"]["schemas"].items())]
+    return "\n".join([_REST_TITLE, *resources, "## Types\n", *types])
+
+
+def _resource(path: str) -> str:
+    """A group's resources by their own name, the server's together."""
+    words = path.removeprefix(PREFIX).strip("/").split("/")
+    is_below = words[0] in ("groups", "pipelines") and len(words) > 1
+    if not is_below and words[0] not in ("groups", "pipelines"):
+        return "Server"
+    resource = words[2] if len(words) > 2 and words[1].startswith("{") else words[0]
+    return resource.replace("-", " ").capitalize()
+
+
+def _operation(verb: str, path: str, operation: dict[str, Any]) -> str:
+    parameters = [each for each in operation["parameters"] if each["in"] != "path"]
+    listed = ", ".join(f"`{each['name']}`" + (" (required)" if each["required"] else "") for each in parameters)
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    status, answer = next(iter(operation["responses"].items()))
+    content = next(iter(answer.get("content", {}).items()), None)
+    returned = "no content" if content is None else _type_of(content[1]["schema"])
+    if content is not None and content[0] != "application/json":
+        returned = f"`{content[0]}`"
+    lines = [
+        f"### {operation['summary']}\n",
+        f"`{verb} {path}`\n",
+        f"- {operation['description']}",
+        *([f"- Parameters: {listed}."] if listed else []),
+        *([f"- Body: {_type_of(body['schema'])}."] if body else []),
+        f"- Answer: {status}, {returned}.\n",
+    ]
+    return "\n".join(lines)
+
+
+def _type_of(schema: dict[str, Any]) -> str:
+    match schema:
+        case {"$ref": str(reference)}:
+            name = reference.rpartition("/")[2]
+            return f"[{name}](#{name.lower()})"
+        case {"anyOf": list(alternatives)}:
+            return " or ".join(map(_type_of, alternatives))
+        case {"type": "array", "items": dict(items)}:
+            return f"list of {_type_of(items)}"
+        case {"type": "object", "additionalProperties": dict(values)}:
+            return f"object of {_type_of(values)}"
+        case {"format": str(form)}:
+            return form
+        case {"type": str(kind)}:
+            return kind
+        case _:
+            return "any JSON"
+
+
+def _type_section(name: str, schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return f"### {name}\n\nOne of " + ", ".join(f"`{value}`" for value in schema["enum"]) + ".\n"
+    needed = schema.get("required", [])
+    rows = "\n".join(
+        f"| `{field}` | {_type_of(kind)} | {'yes' if field in needed else ''} |" for field, kind in schema["properties"].items()
+    )
+    return f"### {name}\n\n| field | type | required |\n|---|---|---|\n{rows}\n" if rows else f"### {name}\n\nNo fields.\n"

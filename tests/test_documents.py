@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from pgsluice.console.flags import settings_by_command
+from pgsluice.console.schemas.generating import api_description
 from pgsluice.shared.wire.names import GroupNames
 from tests.commands import commands
 from tests.configuration import BY_NAME, OPTIONS
@@ -111,6 +112,17 @@ def test_the_page_of_messages_has_the_specification_of_each_stream(generator: Mo
     kept = {getattr(names, name) for name in dir(names) if name.endswith("_stream") or name == "bucket"}
     objects = set(re.findall(r"^\| .* \| `(.*)` \|$", page, re.MULTILINE))
     no_misses(kept ^ objects, "an object of a group that docs/generate.py does not list, or one that there is not")
+
+
+def test_the_page_of_the_rest_api_has_every_operation_and_every_type(generator: ModuleType) -> None:
+    description = api_description()
+    page = generator.rest_page(description)
+    shown = re.findall(r"^`([A-Z]+) (/\S+)`$", page, re.MULTILINE)
+    wanted = [(verb.upper(), path) for path, operations in description["paths"].items() for verb in operations]
+    assert sorted(shown) == sorted(wanted)
+    headings = {heading.lower() for heading in re.findall(r"^### (\w+)$", page, re.MULTILINE)}
+    no_misses({name.lower() for name in description["components"]["schemas"]} - headings, "a type without a section")
+    no_misses(set(re.findall(r"\]\(#(\w+)\)", page)) - headings, "a link to a type without a section")
 
 
 def test_docstrings_stand_on_pages_as_they_read_without_their_marks(generator: ModuleType) -> None:

@@ -1,10 +1,14 @@
-"""The files in ``pgsluice/schemas`` for editors: ``python -m pgsluice.console.schemas.generating`` writes them again."""
+"""The files in ``pgsluice/schemas`` for editors and for clients of the API.
+
+``python -m pgsluice.console.schemas.generating`` writes them again.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pgsluice
 from pgsluice.console.schemas.file_schemas import (
@@ -17,6 +21,8 @@ from pgsluice.console.schemas.file_schemas import (
 )
 from pgsluice.console.schemas.option_schemas import config_schema, group_schema
 from pgsluice.console.schemas.values import Schema
+from pgsluice.console.server import openapi
+from pgsluice.console.server.api.table import all_endpoints
 
 DIRECTORY = Path(pgsluice.__file__).parent / "schemas"
 
@@ -32,10 +38,19 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
 }
 """By the file's kind."""
 
+API_VERSION = "1"
+"""In place of the program's version, which a server names: the file changes with the API alone."""
+
+
+def api_description() -> dict[str, Any]:
+    return openapi.describe(all_endpoints(API_VERSION), API_VERSION)
+
 
 def generated_files() -> dict[str, str]:
     """Each file's text, by its name."""
-    return {f"{kind}.schema.json": json.dumps(schema(), indent=2, ensure_ascii=False) + "\n" for kind, schema in SCHEMAS.items()}
+    contents = {f"{kind}.schema.json": schema() for kind, schema in SCHEMAS.items()}
+    contents[f"openapi.v{API_VERSION}.json"] = api_description()
+    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in contents.items()}
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def errors(kind: str, text: str) -> list[str]:
 
 
 def test_the_files_are_current() -> None:
-    found = {path.name: path.read_text() for path in DIRECTORY.glob("*.schema.json") if not path.name.startswith("lines-")}
+    found = {path.name: path.read_text() for path in DIRECTORY.iterdir() if not path.name.startswith("lines-")}
     assert found.keys() == generated_files().keys()
     stale = (name for name, text in generated_files().items() if found[name] != text)
     no_misses(stale, "stale: run python -m pgsluice.console.schemas.generating")
