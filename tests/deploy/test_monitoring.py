@@ -15,6 +15,9 @@ from tests.misses import no_misses
 from tests.servers.program import REPOSITORY
 
 SEVERITIES = {"critical", "warning"}
+DOCS_URL = "https://docs.example.com/pgsluice/"
+"""Where the rules expect the site, until whoever deploys them says where it is."""
+
 _SAMPLE_LABEL = re.compile(r'(\w+)="')
 
 
@@ -58,11 +61,19 @@ def test_an_alert_says_how_bad_it_is_and_what_to_do() -> None:
     for alert in alerts():
         annotations = alert["annotations"]
         assert alert["labels"]["severity"] in SEVERITIES, called(alert)
-        assert annotations.keys() == {"summary", "description", "runbook"}, called(alert)
-        path, _, anchor = annotations["runbook"].partition("#")
+        assert annotations.keys() == {"summary", "description", "runbook_url"}, called(alert)
+        page, _, anchor = annotations["runbook_url"].partition("#")
+        assert page.startswith(DOCS_URL), called(alert)
+        path = f"docs/{page.removeprefix(DOCS_URL).removesuffix('.html')}.md"
         headings = re.findall(r"^### (\w+)$", (REPOSITORY / path).read_text(), re.MULTILINE)
         assert anchor == alert["alert"].lower(), called(alert)
         assert alert["alert"] in headings, f"{path} has no section about it"
+
+
+def test_the_chart_puts_another_address_of_the_site_into_the_rules() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["monitoring"]["rules"]["docsUrl"] == DOCS_URL.removesuffix("/")
+    assert f'replace "{DOCS_URL}" (printf "%s/" .rules.docsUrl)' in (CHART / "templates" / "monitoring.yaml").read_text()
 
 
 def test_the_page_has_no_alert_that_there_is_not() -> None:
