@@ -11,7 +11,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
+DOCS = Path(__file__).parent
+
 _FEW = 3
 """More commands than that have no heading of their own."""
 
@@ -54,12 +56,57 @@ _WIRES = {
 }
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Links to a page's source need the repository's address."""
+    config.edit_uri = "edit/main/docs/" if config.repo_url else ""
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
-    for path, content in (pages() | schemas() | {"code.css": code_colours()}).items():
+    generated = pages()
+    texts = {path.relative_to(DOCS).as_posix(): path.read_text() for path in DOCS.rglob("*.md")} | generated
+    others = {"code.css": code_colours(), "llms.txt": llms_text(config.nav or [], texts, config.site_url or "")}
+    for path, content in (generated | schemas() | others).items():
         files.append(File.generated(config, path, content=content))
     return files
+
+
+def llms_text(nav: Sequence[Any], texts: Mapping[str, str], site_url: str) -> str:
+    """The list of pages for language models (llmstxt.org): each page's title, address and first sentence, by section."""
+    lines = ["# pgsluice", "", f"> {_opening(texts['index.md'])}"]
+    for section in nav:
+        ((title, items),) = section.items()
+        lines += ["", f"## {title}", ""]
+        lines += [
+            f"- [{_heading(texts[path])}]({site_url}{path.removesuffix('.md')}.html): {_opening(texts[path])}"
+            for path in _paths(items)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _paths(items: Any) -> Iterator[str]:
+    match items:
+        case str():
+            yield items
+        case list():
+            for item in items:
+                yield from _paths(item)
+        case dict():
+            for item in items.values():
+                yield from _paths(item)
+
+
+def _heading(text: str) -> str:
+    return text.lstrip().partition("\n")[0].removeprefix("# ")
+
+
+def _opening(text: str) -> str:
+    """The first sentence below the heading, in one line, without links."""
+    paragraph = text.partition("\n\n")[2].strip().partition("\n\n")[0]
+    flat = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+    return re.split(r"(?<=[.:]) (?=[A-Z`*])", flat)[0].removesuffix(":")
 
 
 def on_page_content(html: str, **_: object) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from pgsluice.console.flags import settings_by_command
 from pgsluice.console.schemas.generating import api_description
@@ -24,7 +26,12 @@ from tests.test_scenarios import defined_tests
 from tests.words import FIELD_WORDS, MOST_HABITS, MOST_WHAT, prose_of, read
 
 DOCS = REPOSITORY / "docs"
-AT_ROOT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+AT_ROOT = [
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *(REPOSITORY / "deploy" / "helm" / "pgsluice").glob("*.md"),
+    *(REPOSITORY / ".github").rglob("*.md"),
+]
+"""Documents that are read in the repository, and are not on the site."""
 BY_HAND = [*AT_ROOT, *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "benchmarks.md")]
 
 LONGEST_README, LONGEST_LINE = 250, 120
@@ -53,10 +60,15 @@ def generator() -> ModuleType:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
-    built = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout + built.stderr
+    build_site(directory, os.environ)
+    assert "Edit this page" not in (directory / "index.html").read_text()
     return directory
+
+
+def build_site(directory: Path, environment: Mapping[str, str]) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
+    built = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
 
 
 def test_the_page_of_options_has_each_option_with_its_help_and_its_default(generator: ModuleType) -> None:
@@ -136,6 +148,33 @@ def test_the_site_is_built_and_has_every_page(generator: ModuleType, site: Path)
     no_misses(absent, "not on the site: name it in mkdocs.yml")
     no_misses((name for name in generator.schemas() if not (site / name).is_file()), "not on the site")
     assert not list(site.rglob("*.py"))
+
+
+def test_the_list_of_pages_for_language_models_has_every_page_with_a_sentence(site: Path) -> None:
+    lines = [line for line in (site / "llms.txt").read_text().splitlines() if line.startswith("- ")]
+    entries = [re.fullmatch(r"- \[([^]]+)\]\((\S+)\): (\S.{15,})", line) for line in lines]
+    no_misses((line for line, entry in zip(lines, entries, strict=True) if entry is None), "no title, address or first sentence")
+    listed = {entry[2] for entry in entries if entry is not None}
+    built = {path.relative_to(site).as_posix() for path in site.rglob("*.html")} - {"404.html", "search.html"}
+    no_misses(listed ^ built, "a page that llms.txt lacks, or one that there is not")
+
+
+def test_pages_link_to_their_source_where_the_repository_is_known(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "DOCS_REPOSITORY_URL": "https://git.example.com/pgsluice",
+        "DOCS_SITE_URL": "https://docs.example.com/",
+    }
+    build_site(tmp_path, environment)
+    link = "https://git.example.com/pgsluice/edit/main/docs/how-to/up.md"
+    assert f'<a href="{link}">Edit this page</a>' in (tmp_path / "how-to" / "up.html").read_text()
+    assert "Edit this page" not in (tmp_path / "reference" / "options.html").read_text(), "it is generated"
+    assert "](https://docs.example.com/how-to/up.html): " in (tmp_path / "llms.txt").read_text()
+
+
+def test_the_chart_s_readme_names_every_value() -> None:
+    chart = REPOSITORY / "deploy" / "helm" / "pgsluice"
+    named = set(re.findall(r"`(\w+)`", (chart / "README.md").read_text()))
+    no_misses(yaml.safe_load((chart / "values.yaml").read_text()).keys() - named, "a value that the chart's README does not name")
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
