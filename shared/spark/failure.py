@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pgsluice.shared.errors import Cause, TransientError
 
@@ -42,21 +42,45 @@ def jvm_ended(reason: str) -> TransientError:
 
 
 _CAUSE = re.compile(r"([\w$]+\.[\w.$]*(?:Exception|Error)): (.+)")
-_NO_CAUSE = ("at ", "Picked up ", "WARNING", "Using Spark's default log4j", "[JAVA_GATEWAY_EXITED]")
+_NO_LINES = ("at ", "... ", "[JAVA_GATEWAY_EXITED]")
+_NO_CAUSE = (
+    "Picked up ",
+    "NOTE: Picked up ",
+    "WARNING",
+    "Using Spark's default log4j",
+    "Error occurred during initialization of VM",
+    "Error: Could not create the Java Virtual Machine",
+)
 _NO_NAME = re.compile(r"UnknownHostException: ([^\s:]+)")
+_LAST_LINES = 20
 
 
-def start_error(error: Exception, lines: Iterable[str] = ()) -> TransientError:
-    """``lines`` are what the JVM printed."""
-    said = [*lines, *str(error).splitlines()]
-    return TransientError(f"Spark did not start ({_cause(said) or type(error).__name__})", _start_remedy(said), Cause.SPARK)
+def start_error(error: Exception, lines: Iterable[str] = (), secrets: Iterable[str] = ()) -> TransientError:
+    """``lines`` are what the JVM printed; the last of them are in the error."""
+    hidden = [*secrets]
+    said = [without_secrets(line.strip(), hidden) for line in (*lines, *str(error).splitlines())]
+    told = [line[:_MOST_CHARACTERS] for line in said if line and not line.startswith(_NO_LINES)]
+    last = "".join(f"\n  {line}" for line in told[-_LAST_LINES:])
+    return TransientError(
+        f"Spark did not start ({_cause(told) or type(error).__name__})",
+        _start_remedy(told) + (f". Spark's last lines:{last}" if last else ""),
+        Cause.SPARK,
+    )
+
+
+def no_directory(error: OSError) -> TransientError:
+    return TransientError(
+        f"Spark did not start, because no temporary directory can be made ({error.strerror or type(error).__name__})",
+        "let TMPDIR name a directory that this user may write to, on a disk with free space",
+        Cause.SPARK,
+    )
 
 
 def _cause(lines: Sequence[str]) -> str:
     """Returns the last cause that Java names, else the first line of the message; "" if it is empty."""
-    named = [f"{found[1].rpartition('.')[2]}: {found[2]}" for line in lines if (found := _CAUSE.search(line.strip()))]
-    told = [line for line in map(str.strip, lines) if line and not line.startswith(_NO_CAUSE)]
-    return " ".join((named[-1:] or told or [""])[0].split())[:_MOST_CHARACTERS]
+    named = [f"{found[1].rpartition('.')[2]}: {found[2]}" for line in lines if (found := _CAUSE.search(line))]
+    told = [line for line in lines if not line.startswith(_NO_CAUSE)]
+    return " ".join((named[-1:] or told or [""])[0].split())
 
 
 def _start_remedy(lines: Sequence[str]) -> str:
@@ -64,7 +88,36 @@ def _start_remedy(lines: Sequence[str]) -> str:
         return f"user id {os.geteuid()} has no account on this machine: run it as a user that has, or add one to /etc/passwd"
     if name := _NO_NAME.search("\n".join(lines)):
         return f"this machine's name, {name[1]}, has no address: add it to /etc/hosts"
-    return "see the lines of Spark in the log; check the settings under 'spark', then start again"
+    return f"check the settings under 'spark'{_set_for_java()}, then start again"
+
+
+def _set_for_java() -> str:
+    return "".join(f" and the variable {name}" for name in _JAVA_VARIABLES if name in os.environ)
+
+
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""By which anybody gives options to every JVM."""
+
+_SECRET_NAME = re.compile(r"secret|passw|token|credential|access[._-]?key|api[._-]?key", re.IGNORECASE)
+_SECRET_PAIR = re.compile(
+    rf"((?:{_SECRET_NAME.pattern})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}})(?:\"[^\"]*\"|'[^']*'|\S+)", re.IGNORECASE
+)
+_LOGIN = re.compile(r"://\S{1,300}@")
+_SHORTEST_SECRET = 6
+"""Shorter values of settings are 'true', 'false' and numbers."""
+
+
+def secrets_of(settings: Mapping[str, str]) -> list[str]:
+    """The values of ``settings`` whose names are those of secrets; the longest first, since one may be a part of another."""
+    found = (value for name, value in settings.items() if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name))
+    return sorted(found, key=len, reverse=True)
+
+
+def without_secrets(line: str, secrets: Iterable[str] = ()) -> str:
+    """``line`` with ``***`` for each of ``secrets``, for the value of a name that is a secret's, and for the login of a URL."""
+    for secret in secrets:
+        line = line.replace(secret, "***")
+    return _LOGIN.sub("://***@", _SECRET_PAIR.sub(r"\1***", line))
 
 
 def _has_account() -> bool:

@@ -20,12 +20,15 @@ _OTHER_SPARKS = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",
     "SPARK_DIST_CLASSPATH",
+    "SPARK_LAUNCHER_OPTS",
     "SPARK_SUBMIT_OPTS",
     "PYSPARK_SUBMIT_ARGS",
 )
 """Variables for another Spark installation. pgsluice uses the one that PySpark contains, with settings from its own
 configuration."""
-_ADDRESS, _DIRECTORIES = "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS"
+_OF_CLUSTERS = ("SPARK_LOCAL_DIRS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Variables that a Spark on a cluster may need, and a local one has itself or does without."""
+_ADDRESS = "SPARK_LOCAL_IP"
 
 
 def leave_out_other_sparks(*, is_local: bool) -> None:
@@ -34,7 +37,8 @@ def leave_out_other_sparks(*, is_local: bool) -> None:
     for name in _OTHER_SPARKS:
         os.environ.pop(name, None)
     if is_local:
-        os.environ.pop(_DIRECTORIES, None)
+        for name in _OF_CLUSTERS:
+            os.environ.pop(name, None)
         os.environ[_ADDRESS] = "127.0.0.1"
 
 

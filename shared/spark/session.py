@@ -28,10 +28,10 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.util import _load_from_socket
 
 from pgsluice.shared import telemetry
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.errors import PgsluiceError, TransientError
 from pgsluice.shared.process.private_directory import PrivateDirectory, make_private_directory
 from pgsluice.shared.spark import class_archive
-from pgsluice.shared.spark.failure import failure_reason, jvm_ended, start_error
+from pgsluice.shared.spark.failure import failure_reason, jvm_ended, no_directory, secrets_of, start_error, without_secrets
 from pgsluice.shared.spark.filed_results import FiledTask, filed_results
 from pgsluice.shared.spark.gateway_habits import (
     end_accumulators_meanwhile,
@@ -153,6 +153,8 @@ class Spark:
         self._gateway: Any = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
+        self._secrets = secrets_of(self._configuration)
+        self._output: threading.Thread
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self.context: SparkContext
         self.code = ""
@@ -163,12 +165,15 @@ class Spark:
 
     def start(self) -> None:
         """Blocks for the seconds that a JVM takes. Raises TransientError when Spark does not start."""
-        temporary = Path(tempfile.gettempdir())
         is_here = is_local(self._configuration["spark.master"])
-        if is_here:
-            scratch = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else temporary
-            self._scratch = make_private_directory(scratch, _DIRECTORY_PREFIX)
-        self._temporary = make_private_directory(temporary, _DIRECTORY_PREFIX)
+        try:
+            temporary = Path(tempfile.gettempdir())
+            if is_here:
+                scratch = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else temporary
+                self._scratch = make_private_directory(scratch, _DIRECTORY_PREFIX)
+            self._temporary = make_private_directory(temporary, _DIRECTORY_PREFIX)
+        except OSError as error:
+            raise no_directory(error) from None
         launch = SparkConf(loadDefaults=False)
         for key in _AT_LAUNCH:
             if key in self._configuration:
@@ -187,7 +192,7 @@ class Spark:
                 self.code = ship_code(self.context, self._temporary.path)
             spare_calls(self.context, gateway)
         except (Py4JError, OSError) as error:
-            raise start_error(error) from None
+            raise self._start_error(error) from None
         # It would print a traceback when the JVM is killed; the code that needs the JVM reports it.
         self.context._accumulatorServer.handle_error = log_broken_connection
 
@@ -195,18 +200,21 @@ class Spark:
         """Launches the JVM. PySpark keeps the process to itself when it fails, so its output goes through a separate
         pipe."""
         read, written = os.pipe()
-        lines = threading.Thread(target=self._log_lines, args=(os.fdopen(read, "rb"),), name="spark-output", daemon=True)
-        lines.start()
+        self._output = threading.Thread(target=self._log_lines, args=(os.fdopen(read, "rb"),), name="spark-output", daemon=True)
+        self._output.start()
         try:
             return launch_gateway(conf, {**_OWN_PROCESS, "stdout": written})
         except (PySparkException, Py4JError, OSError) as error:
             os.close(written)
             written = -1
-            lines.join(_DEATH_S)
-            raise start_error(error, self._last_lines) from None
+            raise self._start_error(error) from None
         finally:
             if written >= 0:
                 os.close(written)
+
+    def _start_error(self, error: Exception) -> TransientError:
+        self._output.join(_DEATH_S)  # of a JVM that is dead or has said why; its last lines may still be on their way
+        return start_error(error, [*self._last_lines], self._secrets)
 
     def _session_configuration(self, jvm: Any) -> SparkConf:
         assert self._temporary is not None
@@ -288,7 +296,7 @@ class Spark:
         """Logs the lines of the JVM, and of tasks with their own fields."""
         with output:
             for line in output:
-                text = line.decode("utf-8", "replace").rstrip()
+                text = without_secrets(line.decode("utf-8", "replace").rstrip(), self._secrets)
                 if text and not text.startswith(_INEVITABLE) and not telemetry.relay(text):
                     self._last_lines.append(text)
                     (log.debug if self._is_ending else log.info)("spark says", line=text)

@@ -14,8 +14,10 @@ import pytest
 from tests.servers.program import REPOSITORY
 
 START = """
+import sys
 from pgsluice.shared.spark.session import Spark
-spark = Spark("test", {"spark.driver.memory": "512m"}, "pgsluice.worker.spark_daemon")
+settings = {"spark.driver.memory": "512m"} | dict(pair.split("=") for pair in sys.argv[1:])
+spark = Spark("test", settings, "pgsluice.worker.spark_daemon")
 try:
     spark.start()
     print("started:", spark.run_tasks(sorted, [[3, 1]]))
@@ -26,9 +28,9 @@ finally:
 """
 
 
-def started(*program: str, **variables: str) -> str:
+def started(*program: str, settings: Sequence[str] = (), **variables: str) -> str:
     """What a process says that starts Spark and runs a task."""
-    command: Sequence[str] = [*program, sys.executable, "-c", START]
+    command: Sequence[str] = [*program, sys.executable, "-c", START, *settings]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)} | variables
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     return ended.stdout.strip()
@@ -59,11 +61,16 @@ def test_what_a_task_warns_of_is_a_warning_of_the_process_that_runs_it() -> None
 def test_what_is_set_for_a_spark_of_others_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.master spark://nowhere:7077\nspark.driver.memory wrong\n")
     (tmp_path / "spark-env.sh").write_text("exit 3\n")
+    kerberos = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{kerberos}</configuration>\n")
     said = started(
         SPARK_HOME=str(tmp_path),
         SPARK_CONF_DIR=str(tmp_path),
         SPARK_LOCAL_DIRS="/nowhere",
+        SPARK_LOCAL_HOSTNAME="nowhere.invalid",
+        SPARK_LAUNCHER_OPTS="-XX:+NoSuchOption",
         SPARK_SUBMIT_OPTS="-XX:+NoSuchOption",
+        HADOOP_CONF_DIR=str(tmp_path),
         PYSPARK_SUBMIT_ARGS="--master spark://nowhere:7077 their.py",
     )
     assert said == "started: [1, 3]"
@@ -74,6 +81,7 @@ STRANGE = {
     "shared memory that nobody may write": "mount -t tmpfs -o ro none /dev/shm",
     "temporary files that may not be run": "mount -t tmpfs -o noexec,mode=1777 none /tmp",
     "a home that is not there": "export HOME=/nowhere",
+    "a home that is read only": "mount -t tmpfs -o ro none /mnt; export HOME=/mnt; cd /mnt",
     "a locale of ASCII": "export LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
     "another zone": "export TZ=Pacific/Chatham",
     "a proxy": "export http_proxy=http://192.0.2.1:3128 https_proxy=http://192.0.2.1:3128 all_proxy=socks5://192.0.2.1:1080",
@@ -83,6 +91,9 @@ NETWORKS = {
     "no network but the loopback": "ip link set lo up",
     "addresses of version 6 only": "ip link set lo up; ip link add eth0 type veth; ip addr add 2001:db8::7/64 dev eth0;"
     " ip link set eth0 up",
+    "a name with several addresses": "ip link set lo up; ip link add eth0 type veth; ip addr add 192.0.2.7/24 dev eth0;"
+    " ip addr add 198.51.100.7/24 dev eth0; ip link set eth0 up; hostname several; mount -t tmpfs none /mnt;"
+    " printf '%s several\\n' 203.0.113.7 2001:db8::7 192.0.2.7 198.51.100.7 > /mnt/hosts; mount --bind /mnt/hosts /etc/hosts",
 }
 
 
@@ -115,7 +126,27 @@ def test_a_user_without_an_account_is_told() -> None:
 
 
 def test_what_the_jvm_says_when_it_does_not_start_is_in_the_error() -> None:
-    said = started(JAVA_TOOL_OPTIONS="-XX:+NoSuchOption")
-    assert said.startswith(
-        "failed: Spark did not start (Unrecognized VM option 'NoSuchOption'): see the lines of Spark in the log"
+    assert started(JAVA_TOOL_OPTIONS="-Dstore.password=hunter2 -XX:+NoSuchOption").splitlines()[:4] == [
+        "failed: Spark did not start (Unrecognized VM option 'NoSuchOption'): check the settings under 'spark' and the variable"
+        " JAVA_TOOL_OPTIONS, then start again. Spark's last lines:",
+        "  Picked up JAVA_TOOL_OPTIONS: -Dstore.password=*** -XX:+NoSuchOption",
+        "  Unrecognized VM option 'NoSuchOption'",
+        "  Error: Could not create the Java Virtual Machine.",
+    ]
+
+
+def test_what_spark_says_of_a_setting_in_a_jvm_that_runs_is_in_the_error() -> None:
+    said = started(settings=["spark.driver.port=my-secret", "spark.my.secret=my-secret"])
+    assert "failed: Spark did not start (SparkIllegalArgumentException: [INVALID_CONF_VALUE" in said
+    assert "Spark's last lines:\n  ERROR SparkContext: Error initializing SparkContext.\n" in said
+    assert "The value '***' in the config" in said
+    assert "my-secret" not in said
+
+
+def test_without_a_place_for_temporary_files_the_error_names_the_variable() -> None:
+    nowhere = "; ".join(f"mount -t tmpfs -o ro none {place}" for place in ("/tmp", "/var/tmp", "/dev/shm"))
+    assert on_a_machine_with(nowhere, "cd /proc") == (
+        "failed: Spark did not start, because no temporary directory can be made (No usable temporary directory found in"
+        " ['/tmp', '/var/tmp', '/usr/tmp', '/proc']): let TMPDIR name a directory that this user may write to, on a disk"
+        " with free space"
     )
