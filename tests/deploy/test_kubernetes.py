@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,13 +62,6 @@ def test_the_page_makes_the_secrets_that_the_example_mounts() -> None:
         assert len(making) == 1, f"docs/how-to/kubernetes.md makes the secret {name} {len(making)} times, not once"
         absent = (key for key in keys if f"--from-file={key}=" not in making[0])
         no_misses(absent, f"add --from-file=KEY=… to the line of docs/how-to/kubernetes.md that makes the secret {name}")
-
-
-def test_the_program_s_version_is_named_everywhere() -> None:
-    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    (image,) = yaml.safe_load((EXAMPLE / "kustomization.yaml").read_text())["images"]
-    assert (chart["version"], chart["appVersion"], image["newTag"]) == (version, version, version)
 
 
 def test_the_chart_s_schema_knows_every_value() -> None:

@@ -19,6 +19,7 @@ from tests.servers.child import HOST
 from tests.servers.kubernetes_api import DRIVER_POD, KubernetesApi
 from tests.servers.program import REPOSITORY
 from tests.waiting import wait_until
+from tools.version import current_version
 
 pytestmark = [pytest.mark.spark_cluster, pytest.mark.timeout(600)]
 
@@ -91,7 +92,7 @@ def check_restricted(pod: dict[str, Any]) -> None:
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["image"].endswith("/pgsluice-executor:0.1.0")
+    assert container["image"].endswith(f"/pgsluice-executor:{current_version()}")
 
 
 def rows(database: Database) -> int:
