@@ -31,6 +31,9 @@ from enum import StrEnum
 START_AGAIN = "run 'pgsluice drop' and start again with an empty target"
 """The remedy if the published data no longer fits existing rows."""
 
+USE_THE_NEWER_VERSION = "a newer pgsluice wrote it, and an older one would misread it: install that version again"
+"""The way out of a downgrade."""
+
 
 class PgsluiceError(Exception):
     """``fact`` states the fact and the object; ``remedy`` is what the reader can do; ``statements`` are its SQL, to be

@@ -53,13 +53,17 @@ from pgsluice.shared.broker.stream_error import (
 )
 from pgsluice.shared.broker.streams import STREAM_MANAGEMENT, broker_time
 from pgsluice.shared.config.stream_settings import StreamSettings
-from pgsluice.shared.errors import Cause, PgsluiceError, TerminalError, TransientError, UsageError
+from pgsluice.shared.errors import USE_THE_NEWER_VERSION, Cause, PgsluiceError, TerminalError, TransientError, UsageError
 from pgsluice.shared.wire.names import GroupNames, is_group
 
 _MEANINGFUL = (nats.js.errors.NotFoundError, nats.js.errors.KeyWrongLastSequenceError)
 """NotFoundError means that a key, or the bucket, does not exist."""
 
 _LISTING_DEADLINE_S = 2.0
+
+_FORMAT_KEY, _FORMAT = "pgsluice-format", "1"
+"""Metadata of the stream behind the bucket. A version whose records an earlier one would misread sets another format, and then no
+earlier one touches the bucket; without it the format is this one."""
 
 _OPERATION = b"KV-Operation:"
 """A header of deletions and purges alone."""
@@ -124,10 +128,14 @@ class Bucket:
         return f"{self.spoken} {self.name}"
 
     async def exists(self) -> bool:
+        """Raises TerminalError when the bucket has another format."""
         try:
-            await self._asked(self._jetstream.key_value(self.name))
+            information = await self._asked(self._jetstream.stream_info(f"KV_{self.name}"))
         except nats.js.errors.NotFoundError:
             return False
+        found = (information.config.metadata or {}).get(_FORMAT_KEY, _FORMAT)
+        if found != _FORMAT:
+            raise TerminalError(f"{self.described} has format {found}, and this version reads {_FORMAT}", USE_THE_NEWER_VERSION)
         self._bucket = self._read_through_leader()
         return True
 

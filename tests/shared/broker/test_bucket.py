@@ -1,4 +1,4 @@
-"""A bucket that somebody removes while others use it."""
+"""A bucket that somebody removes while others use it, and one of a newer version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from pgsluice.shared.broker.bucket import StateBucket
 from pgsluice.shared.broker.connection import connected
-from pgsluice.shared.errors import PgsluiceError
+from pgsluice.shared.errors import PgsluiceError, TerminalError
 from pgsluice.shared.wire.names import GroupNames
 from tests.servers import NatsServer
 
@@ -41,3 +41,17 @@ async def test_a_bucket_that_is_gone_is_no_defect(call: str, nats_server: NatsSe
         except PgsluiceError as error:
             answer = str(error) if error.remedy else error
         assert not answer or bucket.described in str(answer)
+
+
+@pytest.mark.parametrize("call", CALLS.keys() - {"read_history", "age_s"})
+async def test_a_bucket_of_a_newer_version_is_left_alone(call: str, nats_server: NatsServer, group: str) -> None:
+    """Those two only read, and no process begins with them."""
+    names = GroupNames(group)
+    async with connected(nats_server.settings(), "test") as client:
+        await StateBucket(client, names).make(1)
+        stream = f"KV_{names.bucket}"
+        config = (await client.jetstream().stream_info(stream)).config
+        await client.jetstream().update_stream(config, metadata={"pgsluice-format": "2"})
+        with pytest.raises(TerminalError, match=r"has format 2, and this version reads 1: .*: install that version again"):
+            await CALLS[call](StateBucket(client, names))
+        assert (await client.jetstream().stream_info(stream)).state.last_seq == 0

@@ -265,6 +265,22 @@ def test_a_replicator_starts_beside_an_added_field_and_refuses_what_is_no_record
         replication.replicate()
 
 
+def test_a_replicator_of_an_earlier_version_publishes_nothing_into_a_group_of_a_newer_one(replication: Group) -> None:
+    replication.replicate()
+
+    async def last_sequences(bucket: StateBucket, metadata: dict[str, str] | None = None) -> list[int]:
+        jetstream, stream = bucket.client.jetstream(), f"KV_{bucket.name}"
+        if metadata is not None:
+            await jetstream.update_stream((await jetstream.stream_info(stream)).config, metadata=metadata)
+        names = (stream, bucket.names.changes_stream)
+        return [(await jetstream.stream_info(name)).state.last_seq for name in names]
+
+    before = replication.with_broker(lambda _, bucket: last_sequences(bucket, {"pgsluice-format": "2"}))
+    with pytest.raises(TerminalError, match=r"has format 2, and this version reads 1: .*: install that version again"):
+        replication.replicate()
+    assert replication.with_broker(lambda _, bucket: last_sequences(bucket)) == before
+
+
 async def test_a_copy_of_another_form_is_refused_before_anything_is_streamed(place: Place) -> None:
     await place.bucket.put("snapshot", {"state": "running"})
     with pytest.raises(TerminalError, match="record snapshot of the state bucket"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import USE_THE_NEWER_VERSION, TerminalError
 from pgsluice.shared.wire.position import format_lsn, parse_lsn
 from pgsluice.worker.sinks.file.output_directory import sync_directory
 from pgsluice.worker.sinks.lines.line_output import write_all
@@ -44,13 +44,17 @@ def new_position(suffix: str) -> FilePosition:
 
 
 def load_position(path: Path) -> FilePosition | None:
-    """Returns None without a file. Raises TerminalError when it is not pgsluice's."""
+    """Returns None without a file. Raises TerminalError when it is not pgsluice's, or has another format."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return _decode(orjson.loads(content))
+        record = orjson.loads(content)
+        if record["format"] != _FORMAT:
+            fact = f"the position file {path} has format {record['format']}, and this version reads {_FORMAT}"
+            raise TerminalError(fact, USE_THE_NEWER_VERSION)
+        return _decode(record)
     except (KeyError, TypeError, ValueError) as error:
         raise TerminalError(
             f"the position file {path} is malformed ({type(error).__name__})",
@@ -92,8 +96,6 @@ def _encode(position: FilePosition, file_name: str) -> dict[str, Any]:
 
 
 def _decode(record: dict[str, Any]) -> FilePosition:
-    if record["format"] != _FORMAT:
-        raise ValueError("another format")
     return FilePosition(
         Applied(
             sequence=int(record["sequence"]),

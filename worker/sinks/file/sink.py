@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pgsluice.shared import telemetry
 from pgsluice.shared.config.settings import WorkerSettings
-from pgsluice.shared.errors import Cause, PgsluiceError, SinkBehindError, TerminalError, TransientError
+from pgsluice.shared.errors import USE_THE_NEWER_VERSION, Cause, PgsluiceError, SinkBehindError, TerminalError, TransientError
 from pgsluice.shared.process.pulse import Pulse
 from pgsluice.worker.sinks.file.appending import Appending, open_committed
 from pgsluice.worker.sinks.file.applied_position import FilePosition, load_position, new_position, store_position
@@ -175,7 +175,7 @@ class FileSink:
         stored = load_position(self._layout.position)
         if stored is not None:
             if stored.suffix not in self._formats:
-                raise TerminalError(f"{self._layout.position} names an unknown format", "a newer version wrote it; use that")
+                raise TerminalError(f"{self._layout.position} names an unknown format", USE_THE_NEWER_VERSION)
             return stored
         if self._layout.holds_files():
             raise TerminalError(

@@ -302,6 +302,17 @@ def test_a_position_file_that_is_not_ours_stops_the_worker(directory: Path) -> N
         new_sink(directory).open()
 
 
+def test_a_position_file_of_a_newer_version_stops_the_worker_and_is_left_alone(directory: Path, sink: FileSink) -> None:
+    apply(sink, batch([1]))
+    sink.close()
+    path = directory / f"{PREFIX}position"
+    newer = path.read_text().replace('"format": 1', '"format": 2')
+    path.write_text(newer)
+    with pytest.raises(TerminalError, match=r"has format 2, and this version reads 1: .*: install that version again"):
+        new_sink(directory).open()
+    assert path.read_text() == newer != ""
+
+
 def test_finished_files_may_be_taken_away(directory: Path) -> None:
     sink = new_sink(directory, rotate_bytes=1)
     sink.open()

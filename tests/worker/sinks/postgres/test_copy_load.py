@@ -255,3 +255,11 @@ def test_own_tables_of_an_earlier_version_are_brought_up_to_date(target: Target)
     apply_copied(successor, [[copied(1, EVENTS, (b"x",))]])
     successor.commit(write(successor, [[message(2, insert(ORDERS, b"2", b"b"))]]), STREAM_CREATED)
     assert target.table("public", "orders") == [("1", "a"), ("2", "b")]
+
+
+def test_own_tables_of_a_newer_version_are_refused_and_left_alone(target: Target) -> None:
+    target.apply(insert(ORDERS, b"1", b"a"))
+    target.execute("COMMENT ON TABLE pgsluice.applied IS 'format 2: positions by lane'; DROP TABLE pgsluice.pending_keys")
+    with pytest.raises(TerminalError, match=r"pgsluice have format 2, and this version reads 1: .*: install that version again"):
+        target.new_sink().open()
+    assert target.rows("SELECT to_regclass('pgsluice.pending_keys')") == [(None,)]

@@ -12,7 +12,7 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from pgsluice.shared.errors import TerminalError
+from pgsluice.shared.errors import USE_THE_NEWER_VERSION, TerminalError
 from pgsluice.shared.preflight.finding import raise_all
 from pgsluice.shared.wire.names import TARGET_SCHEMA
 from pgsluice.worker.sinks.postgres.target.connection import Connection
@@ -97,6 +97,11 @@ _ADDED_COLUMNS = (
 
 _HAS_COLUMN = "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND NOT attisdropped"
 
+_FORMAT = 1
+"""A version whose tables an earlier one would misread writes another one into the comment of ``applied``, as ``format 2``, and
+then no earlier one touches them; without it the format is this one."""
+_FORMAT_OF = "SELECT substring(obj_description(to_regclass(%s), 'pg_class') FROM '^format ([0-9]+)')"
+
 _FOREIGN: LiteralString = """
 WITH ours AS (
     SELECT 'SCHEMA' AS kind, quote_ident(nspname) AS name, nspowner AS owner FROM pg_namespace WHERE nspname = %(schema)s
@@ -125,12 +130,13 @@ def own_table(name: str) -> sql.Identifier:
 
 def ensure_tables(connection: Connection) -> None:
     """Creates missing tables. Existing ones are only checked: a user who may not create anything can be given them.
-    Raises TerminalError when another role could have put anything into them."""
+    Raises TerminalError when another role could have put anything into them, or when they have another format."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         check_owners(connection)
         if connection.execute("SELECT to_regnamespace(%s)", [TARGET_SCHEMA]).fetchone() == (None,):
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(TARGET_SCHEMA)))
+        _check_format(connection)
         for name, definition in _DEFINITIONS.items():
             if connection.execute("SELECT to_regclass(%s)", [f"{TARGET_SCHEMA}.{name}"]).fetchone() == (None,):
                 connection.execute(sql.SQL(definition).format(own_table(name)))
@@ -138,6 +144,13 @@ def ensure_tables(connection: Connection) -> None:
             if connection.execute(_HAS_COLUMN, [f"{TARGET_SCHEMA}.{table}", column]).rowcount == 0:
                 names = own_table(table), sql.Identifier(column), sql.SQL(definition)
                 connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(*names))
+
+
+def _check_format(connection: Connection) -> None:
+    [(found,)] = connection.execute(_FORMAT_OF, [f"{TARGET_SCHEMA}.applied"]).fetchall()
+    if found not in (None, str(_FORMAT)):
+        fact = f"the target's tables of schema {TARGET_SCHEMA} have format {found}, and this version reads {_FORMAT}"
+        raise TerminalError(fact, USE_THE_NEWER_VERSION)
 
 
 def missing_tables(connection: Connection) -> list[str]:
