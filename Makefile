@@ -5,6 +5,8 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PIP := python -m pip --quiet --disable-pip-version-check
+TOOLS := build/release-tools
 
 ifneq ($(PYTHON),)
 CANDIDATES := $(PYTHON)
@@ -13,7 +15,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lock audit lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -23,6 +25,7 @@ help:
 	@echo "make test-all   everything that runs on this machine: test, and all of the following tests (hours)"
 	@echo "make test-long  tests that take minutes each, and property tests with many examples"
 	@echo "make test-versions  each PostgreSQL version from 14 on as source and as target (several minutes)"
+	@echo "make test-spark-versions  what runs on Spark, on the older version that is allowed, which it fetches into build (minutes)"
 	@echo "make test-postgres  PostgreSQL's own tests of subscriptions and its regression suite, fetched from Debian, with groups (takes Perl; hours)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
 	@echo "make test-deploy  units, charts, manifests and the image's limits, with tools that it fetches into build/tools (minutes)"
@@ -35,7 +38,9 @@ help:
 	@echo "make vendor     renew what the page takes from npm, as its lock file says"
 	@echo "make test-spark-cluster  a Spark cluster in network namespaces, whose machines die (takes root; several minutes)"
 	@echo "make soak       1,000 kills of every process under load, about an hour (SOAK_KILLS, KILL_SEED)"
-	@echo "make check      format, lint, types, import contract, and test-fast (a minute)"
+	@echo "make check      format, lint, types, import contract, known vulnerabilities, and test-fast (a minute)"
+	@echo "make audit      known vulnerabilities of the packages in requirements/"
+	@echo "make lock       renew requirements/ after a change of pyproject.toml (UPGRADE=--upgrade takes the newest versions)"
 	@echo "make test-profile  make test, with wall and CPU time by folder, module, test, fixture, server start and sleep"
 	@echo "make docs       build the site of docs/ into build/site, strictly: a broken link fails"
 	@echo "make servers    a source, a target and NATS, new and empty, for docs/tutorial.md; Ctrl-C ends them"
@@ -49,7 +54,7 @@ help:
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml requirements/build.txt requirements/dev.txt
 	@for candidate in $(CANDIDATES); do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$candidate"; break; fi; \
 	done; \
@@ -59,9 +64,33 @@ $(INSTALLED): pyproject.toml
 	fi; \
 	echo "Installing into $(VENV) with $$found; the first time this takes a minute or two"; \
 	"$$found" -m venv --clear $(VENV) || { echo "$$found could not make a virtual environment (Debian: install the package python3-venv)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/$(PIP) install --require-hashes --requirement requirements/build.txt
+	@$(BIN)/$(PIP) install --require-hashes --no-build-isolation --requirement requirements/dev.txt
+	@$(BIN)/$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(BIN)/pgsluice spark-archive || echo "Spark will start without an archive of its classes, only slower" >&2
 	@touch $@
+
+# What 'make lock', 'make audit' and 'make release' run, apart from the program and its tests.
+$(TOOLS)/.installed: requirements/tools.txt | $(INSTALLED)
+	@$(BIN)/python -m venv --clear $(TOOLS)
+	@$(TOOLS)/bin/$(PIP) install --require-hashes --requirement $<
+	@touch $@
+
+LOCK = $(TOOLS)/bin/uv pip compile --quiet --no-header --universal --python-version 3.11 --generate-hashes $(UPGRADE)
+UPGRADE ?=
+AUDIT ?=
+
+# Versions that are locked stay, unless pyproject.toml refuses them: UPGRADE=--upgrade takes the newest, --upgrade-package=NAME one.
+lock: $(TOOLS)/.installed
+	$(LOCK) pyproject.toml --extra dev --output-file requirements/dev.txt
+	$(LOCK) pyproject.toml --extra kafka --constraint requirements/dev.txt --output-file requirements/image.txt
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])" \
+	  | $(LOCK) - --constraint requirements/dev.txt --output-file requirements/build.txt
+	$(LOCK) --group tools --output-file requirements/tools.txt
+
+# For a release a package that could not be audited is a failure: AUDIT=--strict.
+audit: $(TOOLS)/.installed
+	@$(BIN)/python -m tools.audit $(TOOLS)/bin/pip-audit $(AUDIT)
 
 # `java -version` says: openjdk version "17.0.15" 2025-04-15; before Java 9 it said "1.8.0_292".
 java:
@@ -98,12 +127,12 @@ ORDINARY := -m "$(APART)" $(SPREAD)
 test-fast: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not servers and $(APART)" $(SPREAD_FAST)
 
-check: lint test-fast
+check: lint audit test-fast
 
 test: $(INSTALLED) java
 	$(BIN)/python -m pytest $(ORDINARY)
 
-test-all: test test-long test-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka test-cluster test-spark-cluster
+test-all: test test-long test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka test-cluster test-spark-cluster
 
 test-profile: $(INSTALLED) java
 	$(BIN)/python -m pytest -p tests.runs.costs --write-durations $(ORDINARY)
@@ -118,11 +147,25 @@ soak: $(INSTALLED) java
 test-versions: $(INSTALLED) java
 	$(BIN)/python -m pytest -m versions
 
+# The older version of Spark that pyproject.toml allows, before everything else that is installed; the newer one has all other tests.
+OLDER_SPARK := build/spark-4.2
+
+$(OLDER_SPARK)/.installed: $(INSTALLED)
+	@$(BIN)/python -m venv --clear $(OLDER_SPARK)
+	@$(OLDER_SPARK)/bin/$(PIP) install 'pyspark==4.2.*'
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(' + repr(sysconfig.get_path('purelib')) + ')')" \
+	  > $$(echo $(OLDER_SPARK)/lib/python3.*/site-packages)/everything_else.pth
+	@touch $@
+
+test-spark-versions: $(OLDER_SPARK)/.installed java
+	$(OLDER_SPARK)/bin/python -m pytest -m "$(APART)" $(SPREAD_LONG) tests/shared/spark tests/worker/test_own_spark.py \
+	  tests/worker/data_source tests/replicator/pipelines/steps tests/end_to_end/test_postgres_to_postgres.py
+
 test-postgres: $(INSTALLED) java
 	@$(BIN)/python -c "from tests.postgres_suite.sources import VERSIONS, tests_of; [tests_of(version) for version in VERSIONS]"
 	$(BIN)/python -m pytest -m postgres_suite -s
 
-test-deploy: $(INSTALLED) java
+test-deploy: $(TOOLS)/.installed java
 	@sh tests/deploy/install_tools.sh build/tools $(BIN)/python
 	$(BIN)/python -m pytest -m deploy
 

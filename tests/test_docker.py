@@ -115,6 +115,17 @@ def test_the_image_is_built_with_what_the_package_s_description_names() -> None:
     assert {f"!{name}" for name in named} <= set((REPOSITORY / ".dockerignore").read_text().splitlines())
 
 
+def test_the_image_installs_nothing_that_is_not_locked() -> None:
+    text = (DOCKER / "Dockerfile").read_text()
+    copied = re.search(r"^COPY (requirements/.*) \./$", text, re.MULTILINE)
+    assert copied is not None
+    assert {f"!{name}" for name in copied[1].split()} <= set((REPOSITORY / ".dockerignore").read_text().splitlines())
+    installing = re.findall(r"pip install (.*?)(?: \\)?$", text, re.MULTILINE)
+    assert len(installing) == 3
+    loose = (line for line in installing if "--require-hashes" not in line and line != "--no-deps --no-build-isolation .")
+    no_misses(loose, "of docker/Dockerfile: install what requirements/ names, by its hashes, or our code alone")
+
+
 def test_the_image_does_not_run_as_root() -> None:
     text = (DOCKER / "Dockerfile").read_text()
     account, user = re.search(r"useradd --uid (\d+) ", text), re.search(r"^USER (\d+)$", text, re.MULTILINE)
