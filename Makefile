@@ -15,7 +15,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lock audit lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lock audit release lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -41,6 +41,7 @@ help:
 	@echo "make check      format, lint, types, import contract, known vulnerabilities, and test-fast (a minute)"
 	@echo "make audit      known vulnerabilities of the packages in requirements/"
 	@echo "make lock       renew requirements/ after a change of pyproject.toml (UPGRADE=--upgrade takes the newest versions)"
+	@echo "make release    sdist, wheel, bill of materials and checksums of a tag, into dist/ (TAG=v…; the same bytes from every clone)"
 	@echo "make test-profile  make test, with wall and CPU time by folder, module, test, fixture, server start and sleep"
 	@echo "make docs       build the site of docs/ into build/site, strictly: a broken link fails"
 	@echo "make servers    a source, a target and NATS, new and empty, for docs/tutorial.md; Ctrl-C ends them"
@@ -79,6 +80,7 @@ $(TOOLS)/.installed: requirements/tools.txt | $(INSTALLED)
 LOCK = $(TOOLS)/bin/uv pip compile --quiet --no-header --universal --python-version 3.11 --generate-hashes $(UPGRADE)
 UPGRADE ?=
 AUDIT ?=
+TAG ?= v$(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
 # Versions that are locked stay, unless pyproject.toml refuses them: UPGRADE=--upgrade takes the newest, --upgrade-package=NAME one.
 lock: $(TOOLS)/.installed
@@ -91,6 +93,11 @@ lock: $(TOOLS)/.installed
 # For a release a package that could not be audited is a failure: AUDIT=--strict.
 audit: $(TOOLS)/.installed
 	@$(BIN)/python -m tools.audit $(TOOLS)/bin/pip-audit $(AUDIT)
+
+# CONTRIBUTING.md has the steps before and after it.
+release: AUDIT := --strict
+release: $(TOOLS)/.installed audit
+	@$(BIN)/python -m tools.release $(TAG) dist/$(TAG) $(TOOLS)/bin/cyclonedx-py
 
 # `java -version` says: openjdk version "17.0.15" 2025-04-15; before Java 9 it said "1.8.0_292".
 java:
