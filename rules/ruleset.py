@@ -87,7 +87,7 @@ class RuleSet:
 
     def filters(self, names: Iterable[TableName]) -> bool:
         """Returns whether a filter touches a table of these names."""
-        # one kind alone: looks for the filters, or the transforms, among the rules; the other kinds are no concern of it
+        # a single kind: looks for the filters, or the transforms, among the rules; the other kinds are no concern of it
         return any(
             isinstance(rule, Filter)
             for entry in self.entries
@@ -231,7 +231,7 @@ def _defined(entries: Sequence[TableRules], column: DefinedColumn, is_cleared: b
         return replace(column, not_null=False, identity="", generated="", missing=None, missing_differs=False)
     missing = column.missing
     for rule in (rule for entry in entries for rule in entry.rules):
-        # one kind alone: a filter leaves values as they are
+        # a single kind: a filter leaves values as they are
         if missing is not None and isinstance(rule, Transform) and rule.columns.matches(column.name):
             try:
                 done = rule.transformation.apply([missing.encode()])

@@ -46,7 +46,7 @@ def apply_in(sink: Sink, batch: Batch, lane: Lane, cohort: frozenset[int]) -> Ap
 
 def write_partition(writer: PartitionWriter, messages: Sequence[MessageChanges], partitions: int = 1) -> list[Receipt]:
     """Each receipt is stamped with the messages that were taken since the one before."""
-    # one kind alone: asks whether there are definitions
+    # a single kind: asks whether there are definitions
     defines = any(isinstance(part, DefinitionChange) for each in messages for part in each.parts)
     partition = Partition(messages[0].first_sequence, messages[-1].sequence, partitions, defines)
     taken = _Taken(messages)

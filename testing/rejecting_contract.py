@@ -73,7 +73,7 @@ def without(changes: MessageChanges, rejected: set[Position]) -> MessageChanges:
         for index in range(transaction.first_change, transaction.end_change)
         if transaction.position(index) in rejected
     }
-    # one kind alone: the batches of the contract hold rows
+    # a single kind: the batches of the contract hold rows
     parts = [part for part in changes.parts if isinstance(part, TableChanges)]
     kept: list[Part] = [part.select([row for row, at in enumerate(part.change_indexes) if at not in gone]) for part in parts]
     return replace(changes, parts=kept)

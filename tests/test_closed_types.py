@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.misses import no_misses
 from tests.source_code import PRODUCT, calls, nodes, reasons, relative, sources
 
-ONE_KIND_ALONE = "one kind alone"
-"""A comment ``# one kind alone: reason`` says why a module asks for one member of a union and need not know the others."""
+A_SINGLE_KIND = "a single kind"
+"""A comment ``# a single kind: reason`` says why a module asks for one member of a union and need not know the others."""
 
 
 def union_members(node: ast.expr) -> list[str]:
@@ -82,9 +82,9 @@ def test_no_branch_takes_what_is_left_of_a_closed_union_for_granted() -> None:
     asking = {path: places for path in sources(*PRODUCT) if (places := places_that_ask(path))}
     assert asking
     no_misses(
-        (place for path, places in asking.items() if not reasons(path, ONE_KIND_ALONE) for place in places),
+        (place for path, places in asking.items() if not reasons(path, A_SINGLE_KIND) for place in places),
         "asks for one member of a closed union: match over all of them and end in assert_never,"
-        f" or say in a comment '# {ONE_KIND_ALONE}: reason' why the others are no concern of it",
+        f" or say in a comment '# {A_SINGLE_KIND}: reason' why the others are no concern of it",
     )
-    needless = (relative(path) for path in sources(*PRODUCT) if path not in asking and reasons(path, ONE_KIND_ALONE))
-    no_misses(needless, f"asks for no member of a closed union any more: take out the comment '# {ONE_KIND_ALONE}'")
+    needless = (relative(path) for path in sources(*PRODUCT) if path not in asking and reasons(path, A_SINGLE_KIND))
+    no_misses(needless, f"asks for no member of a closed union any more: take out the comment '# {A_SINGLE_KIND}'")

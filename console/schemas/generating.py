@@ -36,10 +36,10 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "places": places_schema,
     "search-mapping": search_mapping_schema,
 }
-"""By the file's kind."""
+"""Functions that make the schemas, by the kind of file."""
 
 API_VERSION = "1"
-"""In place of the program's version, which a server names: the file changes with the API alone."""
+"""Replaces the program's version, which a server names: the file changes with the API alone."""
 
 
 def api_description() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import assert_never
 
 from pgsluice.console.flags import known_options
 from pgsluice.console.schemas.values import NULL, SCALAR, SWITCH, Schema, by_name, document, list_of
@@ -49,17 +50,13 @@ def _option(option: Option, secrets: Schema | None) -> Schema:
 
 
 def _only(secret: Schema, option: Option) -> list[Schema]:
-    match option.kind:
-        case Kind.PAIRS:
-            return [by_name(secret)]
-        case Kind.LIST:
-            return [secret, list_of(secret)]
-        case _:
-            return [secret]
+    if option.kind is Kind.PAIRS:
+        return [by_name(secret)]
+    return [secret, list_of(secret)] if option.kind is Kind.LIST else [secret]
 
 
 def option_value(option: Option) -> list[Schema]:
-    """What a file may hold for it, as alternatives."""
+    """Returns the schemas of the values that a file may hold for ``option``, as alternatives."""
     others = [_VARIABLE, *([{"enum": list(option.words)}] if option.words else [])]
     match option.kind:
         case Kind.SWITCH:
@@ -83,6 +80,8 @@ def option_value(option: Option) -> list[Schema]:
             return [{"type": "string"}]
         case Kind.TEXT:
             return [{"enum": list(option.choices)}, *others] if option.choices else [SCALAR]
+        case unreachable:
+            assert_never(unreachable)
 
 
 def _bounds(option: Option) -> Schema:

@@ -30,7 +30,7 @@ target-password: ${{TARGET_PASSWORD}}
 
 
 def first_file() -> str:
-    """Its first line names the schema for editors, as it is installed on this machine."""
+    """Returns the first configuration file. Its first line names the schema for editors, as installed on this machine."""
     return _FIRST_FILE.format(schema=_SCHEMA)
 
 

@@ -125,7 +125,7 @@ class SourceDefinitions:
 
     async def _described(self, relation: Relation, position: Position, xid: int) -> Table:
         known = self._known(relation.oid, position) if self._token else None
-        # one kind alone: completes a row's table, and nothing else has columns
+        # a single kind: completes a row's table, and nothing else has columns
         if isinstance(known, TableDefinition):
             table = _completed(relation, known)
             if table is not None:
@@ -247,7 +247,7 @@ class SourceDefinitions:
 
     def _whole(self, event: DefinitionEvent, position: Position) -> DefinitionEvent:
         """Returns ``event`` with all partitions of its table."""
-        # one kind alone: no other event lists only a part of the partitions
+        # a single kind: no other event lists only a part of the partitions
         if not isinstance(event, TableDefined):
             return event
         known = self._known(event.table.oid, position)
@@ -291,7 +291,7 @@ def _table_of(known: TableDefinition) -> Table:
 
 def _made(definition: PublishedDefinition, position: Position) -> _Made | None:
     event, was = definition.event, definition.previous
-    # one kind alone: tables have partitions, and nothing else has
+    # a single kind: tables have partitions, and nothing else has
     if not (isinstance(event, TableDefined) and isinstance(was, TableDefinition)) or event.tag != MADE_AS_PARTITION:
         return None
     now = event.table

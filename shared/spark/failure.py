@@ -96,7 +96,7 @@ def _set_for_java() -> str:
 
 
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""By which anybody gives options to every JVM."""
+"""Variables with options for every JVM."""
 
 _SECRET_NAME = re.compile(r"secret|passw|token|credential|access[._-]?key|api[._-]?key", re.IGNORECASE)
 _SECRET_PAIR = re.compile(

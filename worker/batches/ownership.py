@@ -124,7 +124,7 @@ class Ownership:
         if commit_lsn < self._applied_before(oid):
             return None
         # A copy cannot show that its table is gone: the target may have rows of a table that was dropped while it was copied.
-        # one kind alone: a copy shows every other definition of its table
+        # a single kind: a copy shows every other definition of its table
         is_gone = isinstance(part.definition.event, TableGone)
         return replace(part, is_copied=True) if not is_gone and commit_lsn < self._copied_before(oid) else part
 

@@ -212,7 +212,7 @@ class FeedStream:
         total_bytes = self._mark(end).bytes_through - self._mark(first).bytes_before
         names = self._connection.names
         prefix = self._connection.ask(lambda client: publisher_prefix(StateBucket(client, names), names))
-        # one kind alone: the others name a message as the end
+        # a single kind: the others name a message as the end
         until = self._options.until.committed_at if isinstance(self._options.until, UntilTime) else None
         tiles = tile(first - 1, end, total_bytes, parallelism, PARTITION_BYTES)
         anchors = {start.sequence + 1: start.anchor}

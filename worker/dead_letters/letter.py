@@ -65,7 +65,7 @@ def copied_row_body(copied: CopiedRows, row: tuple[Value, ...]) -> bytes:
 
 def _relation_oids(change: bytes) -> tuple[int, ...]:
     decoded = decode_message(change)
-    # one kind alone: of the messages, which are all decoded here, only the truncation names several tables
+    # a single kind: of the messages, which are all decoded here, only the truncation names several tables
     if isinstance(decoded, Truncate):
         return decoded.relation_oids
     assert isinstance(decoded, Insert | Update | Delete)

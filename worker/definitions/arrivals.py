@@ -54,7 +54,7 @@ def _near(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def arrivals_of(message: MessageChanges, ownership: Ownership) -> Iterator[Arrival]:
     """Yields the definitions of the message, None for a forged one; omits those of another lane."""
-    # one kind alone: what is left of the others is no arrival
+    # a single kind: what is left of the others is no arrival
     left = {part.change_index: part for part in ownership.remainder(message).parts if isinstance(part, DefinitionChange)}
     for part in message.parts:
         match part:

@@ -92,7 +92,7 @@ def _unclear_partitions(arrival: Arrival) -> list[str]:
     assert isinstance(was, TableDefinition)
     columns = {column.name: column for column in was.columns}
     differences = differences_of(arrival.definition)
-    gone = [each.partition for each in differences if isinstance(each, PartitionDetached)]  # one kind alone: it removes rows
+    gone = [each.partition for each in differences if isinstance(each, PartitionDetached)]  # a single kind: it removes rows
     return [f"{each.schema}.{each.name}" for each in gone if parse_condition(each.constraint, columns) is None]
 
 

@@ -168,7 +168,7 @@ DEFAULT_POLICIES = Policies()
 
 
 def kind_of(difference: Difference) -> DefinitionKind:
-    # one kind alone: a type's name may be altered without the type
+    # a single kind: a type's name may be altered without the type
     if isinstance(difference, TypeAltered) and difference.is_same:
         return DefinitionKind.ENUM
     return _KINDS[type(difference)]

@@ -171,7 +171,7 @@ class WorkerDefinitions:
 
     def _check_held_key(self, arrival: Arrival) -> None:
         event = arrival.definition.event
-        # one kind alone: looks for the keys of tables, which nothing else has
+        # a single kind: looks for the keys of tables, which nothing else has
         if self._held and isinstance(event, TableDefined | TablePublished):
             held = self._columns.get(event.table.oid, frozenset())
             if held.intersection((*primary_key_of(event.table), *key_of(event.table))):

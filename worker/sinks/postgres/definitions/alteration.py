@@ -92,7 +92,7 @@ class Alteration:
         assumed to be done; with ``is_accepted`` an operator has done all of it. Raises RefusedDefinitionError for a
         refused statement; TransientError for a lock."""
         event = definition.event
-        # one kind alone: other definitions that alter nothing are not logged
+        # a single kind: other definitions that alter nothing are not logged
         if isinstance(event, TableUnpublished):
             _log.info("a table of the source is not published any more; its rows stay", table=f"{event.schema}.{event.name}")
         if not kinds_of(definition):
@@ -107,7 +107,7 @@ class Alteration:
         event, was = definition.event, definition.previous
         match event:
             case TableDefined(table=table) | TablePublished(table=table):
-                # one kind alone: a table follows a table and a type a type; one kind of difference changes a name
+                # a single kind: a table follows a table and a type a type; one kind of difference changes a name
                 if isinstance(was, TableDefinition):
                     self._alter_table(was, table, differences_of(definition), is_accepted=is_accepted)
             case TypeDefined():
@@ -232,7 +232,7 @@ class Alteration:
     def _types(self, difference: Difference, columns: Mapping[int, ColumnHere], table: str) -> dict[int, str | None]:
         """Returns the target's type of the column that ``difference`` gives a type. A column that the target does not
         have yet becomes text if it lacks the type."""
-        # one kind alone: other differences give no column a type
+        # a single kind: other differences give no column a type
         if isinstance(difference, ColumnAdded) and difference.column.number not in columns:
             column = difference.column
             return {column.number: known_type(self.connection, table, column.name, column.type_name)}

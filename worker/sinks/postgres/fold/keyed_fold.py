@@ -171,7 +171,7 @@ class KeyedFold:
 
     def _patch(self, key: Key, row: Row) -> bool:
         entry = self._entries.get(key)
-        # one kind alone: most rows are tuples, so that is asked before anything else
+        # a single kind: most rows are tuples, so that is asked before anything else
         if entry is None:
             self._entries[key] = _Patch(row)
         elif type(entry) is tuple:

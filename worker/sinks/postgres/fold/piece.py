@@ -124,7 +124,7 @@ class FoldedPartition:
 
     def stages(self) -> list[str]:
         """Names of the tables that rows were staged in."""
-        # one kind alone: lists the pieces of one kind
+        # a single kind: lists the pieces of one kind
         return [piece.content.name for piece in self.pieces if isinstance(piece.content, StagedRows)]
 
     def parked_tables(self) -> list[str]:

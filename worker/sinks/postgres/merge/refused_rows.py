@@ -261,7 +261,7 @@ class RowMerge:
         if self.bound.is_exceeded:
             self.check()
         for source in sources:
-            # one kind alone: empties the stages of all pieces but staged ones, whose tables are their own
+            # a single kind: empties the stages of all pieces but staged ones, whose tables are their own
             if not isinstance(source.piece.content, StagedRows):
                 self.stages.empty(self.stages[source.target, source.piece.kind], source.piece.text_bytes)
 
