@@ -71,8 +71,12 @@ $(INSTALLED): pyproject.toml requirements/build.txt requirements/dev.txt
 	@$(BIN)/pgsluice spark-archive || echo "Spark will start without an archive of its classes, only slower" >&2
 	@touch $@
 
-# What 'make lock', 'make audit' and 'make release' run, apart from the program and its tests.
-$(TOOLS)/.installed: requirements/tools.txt | $(INSTALLED)
+# What 'make lock', 'make audit' and 'make release' run, apart from the program and its tests. It takes any environment as it is:
+# to lock what pyproject.toml asks for now, nothing need be installed of what is locked.
+$(BIN)/python:
+	@$(MAKE) --no-print-directory install
+
+$(TOOLS)/.installed: requirements/tools.txt | $(BIN)/python
 	@$(BIN)/python -m venv --clear $(TOOLS)
 	@$(TOOLS)/bin/$(PIP) install --require-hashes --requirement $<
 	@touch $@
@@ -96,7 +100,7 @@ audit: $(TOOLS)/.installed
 
 # CONTRIBUTING.md has the steps before and after it.
 release: AUDIT := --strict
-release: $(TOOLS)/.installed audit
+release: $(INSTALLED) $(TOOLS)/.installed audit
 	@$(BIN)/python -m tools.release $(TAG) dist/$(TAG) $(TOOLS)/bin/cyclonedx-py
 
 # `java -version` says: openjdk version "17.0.15" 2025-04-15; before Java 9 it said "1.8.0_292".
@@ -172,7 +176,7 @@ test-postgres: $(INSTALLED) java
 	@$(BIN)/python -c "from tests.postgres_suite.sources import VERSIONS, tests_of; [tests_of(version) for version in VERSIONS]"
 	$(BIN)/python -m pytest -m postgres_suite -s
 
-test-deploy: $(TOOLS)/.installed java
+test-deploy: $(INSTALLED) $(TOOLS)/.installed java
 	@sh tests/deploy/install_tools.sh build/tools $(BIN)/python
 	$(BIN)/python -m pytest -m deploy
 
