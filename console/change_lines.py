@@ -72,7 +72,7 @@ class ChangeLine:
 
     @property
     def columns(self) -> set[str]:
-        """All that the line speaks of."""
+        """All columns that the line speaks of."""
         return {*(self.row("before") or {}), *(self.row("after") or {}), *self.content.get("unchanged", [])}
 
     def message(self, table: Table) -> MessageChanges:

@@ -175,7 +175,7 @@ class BlockingLetter(ListedLetter):
 
 
 def blocking(letters: Sequence[StoredLetter]) -> list[BlockingLetter]:
-    """All that the stream holds of a worker, or of all."""
+    """Returns the letters, each with the number of others that wait for it."""
     blocked = BlockedLetters(letters)
     return [BlockingLetter(**asdict(listed(stored)), behind=blocked.count_behind(stored)) for stored in letters]
 

@@ -94,7 +94,7 @@ async def _check_known(bucket: StateBucket, names: GroupNames, worker: str) -> N
 
 
 async def _take_lease(bucket: StateBucket, worker: str) -> None:
-    """So that the worker does not start while its records go."""
+    """Takes the lease, so that the worker does not start while its records go."""
     key = lease_key(worker)
     ours = LeaseRecord(socket.gethostname(), os.getpid())
     entry = await bucket.read(key, LeaseRecord)

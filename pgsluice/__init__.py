@@ -1,52 +1,52 @@
 """Replicates PostgreSQL through NATS JetStream and transforms the data on the way.
 
-What is documented here is the public API: it changes only with a new major version, and the changelog says so. Nothing else below
-``pgsluice`` is promised: its packages and modules move and change with any release.
+This docstring lists the public API. It changes only with a new major version, and the changelog lists each change. All other
+packages and modules below ``pgsluice`` may move and change with any release.
 
     pgsluice.__version__        the installed version
     pgsluice.register(spark)    makes the format "pgsluice" known to a Spark session: spark.readStream.format("pgsluice")
-    pgsluice.current_rows(df)   the rows that a table has, of a DataFrame of its changes
+    pgsluice.current_rows(df)   the current rows of a table, from a DataFrame of its changes
 
 For the author of a sink, who writes ``pgsluice worker module:Class`` (see docs/how-to/own-sink.md):
 
-    Sink, PartitionWriter       what to write: the half in the driver, and the half that is pickled into Spark's tasks
+    Sink, PartitionWriter       the classes to write: the half in the driver, and the half that is pickled into Spark's tasks
     TickingSink, RenumberedSink, CountingSink, PatientSink, TwoLaneSink
-                                what a sink may do besides, each with one more member
-    WorkerSettings              what the class is given, together with the user's options
+                                optional abilities of a sink, each with one more member
+    WorkerSettings              the settings that the class gets, together with the user's options
     settings, read, Option, Kind
-                                how a class declares these options
+                                the declaration of these options
     Delivery, Partition, Receipt, Applied, NOTHING_APPLIED, MissedChanges
-                                what the calls exchange
+                                the arguments and results of the calls
     BucketPositions             keeps the position of a sink that has no better place for it
     MessageChanges              one decoded message: Transaction, and TableChanges or Truncation in order
     CopiedRows, as_changes      rows that a copy read, and the same as TableChanges
     INSERT, UPDATE, DELETE      the operations of TableChanges
     NO_OLD_ROW, OLD_KEY, OLD_ROW
-                                what TableChanges holds of an old row
+                                the part of an old row that TableChanges holds
     row_changes, RowChange      both row by row, as Python values
     Table, Column, ReplicaIdentity
                                 the table that the rows are of, and its columns
-    Value, UNCHANGED            Postgres text as bytes, None for NULL, UNCHANGED for what was not sent
+    Value, UNCHANGED            Postgres text as bytes, None for NULL, UNCHANGED for a value that was not sent
     Position, Rejection, RejectedChanges
-                                how a change is refused that can never be applied: it becomes a dead letter
-    WriteAgain                  how a commit asks for another pass over its batch at once
+                                the refusal of a change that can never be applied: it becomes a dead letter
+    WriteAgain                  a commit's request for another pass over its batch at once
     UsageError, TransientError, TerminalError
-                                what else a sink raises; all are PgsluiceError. WireError: a value is not of its type
+                                the other errors of a sink; all are PgsluiceError. WireError: a value is not of its type
     encode_lines, encode_copied the JSON lines that ``worker stdout`` prints
     AlteredSink, DefinedSink, DefinitionUse
-                                what a sink makes of tables that the source altered
+                                a sink's part when the source alters tables
     PublishedDefinition, TableDefinition, DefinedColumn
-                                a definition, of a table with its columns, and what was there before
+                                the definition of a table with its columns, and the one before it
     TableDefined, TablePublished, TableUnpublished, TableGone, TableRewritten, TypeDefined, DefinitionUnknown
-                                the events that it may be
-    differences_of              what differs after a definition from what was there before: a list of these
+                                the events that it may report
+    differences_of              the differences between a definition and the one before it: a list of these
     TableRenamed, ColumnAdded, ColumnPublished, ColumnDropped, ColumnRenamed, TypeAltered, NotNullAltered, KeyAltered,
     PartitionAttached, PartitionDetached
 
-For whoever reads lines, which have JSON Schemas too (see docs/reference/lines.md):
+For readers of lines, which have JSON Schemas too (see docs/reference/lines.md):
 
     JsonLine, FlatLine, PgFloLine, DebeziumLine
-                                types of what ``json.loads`` makes of a line in each format
+                                the types of a line in each format, after ``json.loads``
 
 A name is imported when it is first used: ``import pgsluice`` itself loads nothing. The packages in this folder are links to the
 folders of the repository, so that what is installed has one name.

@@ -318,7 +318,7 @@ class Replicator:
         await run_until_first([watch.run(), self._tell_of_slot(watch)])
 
     async def _tell_of_slot(self, watch: AlertWatch) -> None:
-        """Only where alerts are wanted: it takes a connection to the source."""
+        """Alerts about the slot, only where alerts are wanted: it takes a connection to the source."""
         await watch.is_wanted.wait()
         await tell_of_slot(self._settings.source, self._run.names, self._bucket)
 

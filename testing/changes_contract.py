@@ -110,7 +110,7 @@ class ChangesContract(TriedSink):
         assert destination.delivered() == events(4)
 
     def test_changes_of_a_key_are_delivered_in_their_order(self, destination: Destination, sink: Sink) -> None:
-        """Over transactions, partitions and batches; keys come, go and change."""
+        """Holds over transactions, partitions and batches; keys come, go and change."""
         first = message(1, insert(ACCOUNTS, b"1", b"a"), insert(ACCOUNTS, b"2", b"a"), insert(ACCOUNTS, b"3", b"a"))
         apply(
             sink,

@@ -19,7 +19,8 @@ from tests.source_code import PRODUCT, nodes, relative, sources, tree
 
 FRAGMENT = re.compile(
     r"(?:What|Of|As|For|Those|By|That|The same|Whether|Who|Whom|Whose|Where|When|How|Which|It|Its|They|Them|These"
-    r"|In|To|With|Without|Until|From|At|Also|Not|Nothing|Before|After|One (?:that|which|who|of))\b"
+    r"|In|To|With|Without|Until|From|At|Also|Not|Nothing|Before|After|Since|Between|Over|Under|Per|Up|Out|So|Or|There"
+    r"|Only where|One (?:that|which|who|of)|All (?:that|there)|Each (?:with|who))\b"
 )
 """The beginnings of a docstring that only its signature completes."""
 
@@ -75,7 +76,7 @@ def read_code(package: str) -> CodeReading:
         for each in (*docstrings(path), *comments(path)):
             prose = words.prose_of(_LITERAL.sub(" ", each.text))
             count += len(_WORD.findall(prose))
-            found += [f"{each.place}: {match[0]}" for match in HABITS.finditer(prose)]
+            found += [f"{each.place}: {' '.join(match[0].split())}" for match in HABITS.finditer(prose)]
     return CodeReading(count, tuple(found))
 
 

@@ -29,13 +29,13 @@ MOST_DOCUMENTS = 200
 """The most documents in one text."""
 
 _BORDER = re.compile(r"^---[ \t]*$", re.MULTILINE)
-"""Between documents of one text."""
+"""The line between documents of one text."""
 
 T = TypeVar("T")
 
 
 def read_documents(place: str, text: str) -> list[GroupDocument]:
-    """All that ``text`` holds. Raises UsageError with all that is wrong with one of them."""
+    """Returns all documents in ``text``. Raises UsageError with all that is wrong with one of them."""
     known = {option.name: option for option in known_options()}
     parts = [part for part in _BORDER.split(text) if part.strip()]
     if len(parts) > MOST_DOCUMENTS:

@@ -52,7 +52,7 @@ class LogFile:
             return file.read().decode(errors="replace").splitlines()[-count:]
 
     def read(self, start: int, most: int) -> bytes:
-        """Up to ``most`` bytes from ``start`` on; none where there is no file."""
+        """Returns up to ``most`` bytes from ``start`` on; none where there is no file."""
         try:
             with self.path.open("rb") as file:
                 file.seek(start)

@@ -11,7 +11,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemKind(Enum):
-    """Each with its HTTP status and its title, which never change."""
+    """The kinds of problems, each with its HTTP status and its title, which never change."""
 
     UNAUTHENTICATED = 401, "no valid token or session"
     FORBIDDEN = 403, "this role may not do it"

@@ -178,7 +178,7 @@ async def replay(
 
 
 async def views(bucket: StateBucket) -> list[SubscriptionView]:
-    """All of a group, the oldest first."""
+    """Returns all subscriptions of a group, the oldest first."""
     found = await load_subscriptions(bucket)
     workers = {entry.value.worker for entry in found.values()}
     known = {worker: await load_receivers(bucket, worker) for worker in workers}

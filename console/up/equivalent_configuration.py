@@ -88,5 +88,5 @@ def _scalar(text: str) -> str:
 
 
 def _character(character: str) -> str:
-    """Some that JSON leaves alone are ends of lines to YAML."""
+    """Escapes characters that JSON leaves alone but that end lines in YAML."""
     return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -49,7 +49,7 @@ class Wishes:
 
     @property
     def patterns(self) -> tuple[TablePattern, ...]:
-        """All that ask for tables."""
+        """All patterns that ask for tables."""
         return (*self.configured, *self.added)
 
     @property

@@ -186,7 +186,7 @@ class QueryReader:
         return value
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """All that the query gives."""
+        """Returns all rows of the query."""
         return await self._rows(query)
 
     async def stream(self, query: str) -> AsyncGenerator[tuple[Any, ...]]:

@@ -64,7 +64,7 @@ class HeldRanges:
             self._in_hand[oid, number] = self._names.snapshot_range_subject(self._snapshot_id, oid, number)
 
     def finish(self, key: Range, last_sequence: int, *, is_whole: bool) -> None:
-        """All of it is stored, and it is noted."""
+        """Notes that the range has ended: all of it is stored."""
         self._ended.append(EndedRange(self._in_hand.pop(key), last_sequence, is_whole))
 
     def let_go(self, key: Range) -> None:

@@ -144,7 +144,8 @@ class PlainCopyBoth:
             self._unsent = b""  # the server is gone: its last words are still to be read, and then the end of the connection
 
     def _end_of_connection(self) -> PgsluiceError:
-        """There is nothing left to read; libpq, which meets the same, has the words for it."""
+        """Returns the error of a connection that has nothing left to read; libpq, which meets the same error, has the
+        words for it."""
         try:
             self._pgconn.consume_input()
         except psycopg.Error as error:

@@ -72,7 +72,7 @@ RECONNECT_PAUSE_S = 0.25  # a restarted server is found within a quarter of a se
 PING_INTERVAL_S = 10  # two unanswered pings and the connection counts as broken
 REQUEST_TIMEOUT_S = 5.0
 DENIAL_COUNTS_S = 2 * REQUEST_TIMEOUT_S
-"""So long after it a server's refusal is the reason for a request without an answer."""
+"""The time after which a server's refusal is the reason for a request without an answer."""
 
 log = telemetry.logger(__name__)
 

@@ -166,7 +166,7 @@ _Change = tuple[str, Position]
 
 @dataclass(slots=True)
 class _FoundLetters:
-    """All that the stream holds about one change, in its order."""
+    """The dead letter, requests and places of one change, in the order of the stream."""
 
     letters: list[StoredLetter] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)

@@ -26,7 +26,7 @@ NO_LAG = Lag(0, 0, 0.0)
 
 
 async def measure_lag(stream: ChangeStream, state: StreamState, sequence: int) -> Lag:
-    """Between ``sequence`` and the end of ``stream``, whose state is ``state``."""
+    """Measures the lag of ``sequence`` behind the end of ``stream``, whose state is ``state``."""
     behind = state.last_sequence - sequence
     if behind <= 0:
         return NO_LAG

@@ -159,8 +159,8 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchesRecord:
-    """Under ``batches.<name>``, written with the report: the newest of the process that began at ``started_at``, MOST_BATCHES at
-    most, the oldest of them first."""
+    """A worker's newest batches, under ``batches.<name>``, written with the report: batches of the process that began
+    at ``started_at``, MOST_BATCHES at most, the oldest of them first."""
 
     started_at: TimeText
     batches: tuple[BatchRecord, ...] = ()
@@ -178,8 +178,8 @@ class ReadyMoment:
 
 @dataclass(frozen=True, slots=True)
 class ReadyRecord:
-    """Under ``ready.<name>``, written when it changes: since when tables are ready where this worker is. Those are not in it that
-    became so while no process of the worker looked, such as one of an earlier version."""
+    """The times since which tables are ready where this worker is, under ``ready.<name>``, written when they change.
+    Tables are missing that became ready while no process of the worker looked, such as one of an earlier version."""
 
     moments: tuple[ReadyMoment, ...] = ()
 

@@ -46,7 +46,7 @@ class ColumnPublished:
 
 @dataclass(frozen=True, slots=True)
 class ColumnDropped:
-    """Or rows carry it no more."""
+    """A column was dropped, or rows no longer carry it."""
 
     column: DefinedColumn
 
@@ -89,14 +89,14 @@ class KeyAltered:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAttached:
-    """Or made as one."""
+    """A table became a partition, or was made as one."""
 
     partition: DefinedPartition
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDetached:
-    """Or dropped."""
+    """A partition was detached, or dropped."""
 
     partition: DefinedPartition
 

@@ -18,8 +18,8 @@ from pgsluice.shared.config.settings import PostgresSettings
 from pgsluice.shared.errors import UsageError
 
 _TURNS = 8
-"""So often each of two clients asks for its process while the other is in a transaction: a pool that serves others too may
-give them the same ones as before."""
+"""The number of times that each of two clients asks for its process while the other is in a transaction: a pool that
+serves others too may give them the same ones as before."""
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:

@@ -32,7 +32,7 @@ _SERVER_MESSAGE = re.compile(r"failed: \S+:  ")
 _ERROR_CODE = re.compile(rb'\tErrorResponse\t.* C "([0-9A-Z]{5})" M ')
 
 LOGIN_PATIENCE_S = 60.0
-"""So long a login that is refused is tried again."""
+"""A login that is refused is tried again for this time."""
 
 _MOST_TEXT = 240
 """Limit of the displayed characters of libpq's text: it has one entry for each address of a name."""

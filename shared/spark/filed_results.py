@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 from pgsluice.shared.process.private_directory import free_bytes
 
 ROOM_BYTES = 128 * 1024 * 1024
-"""So much must be free in a directory that another could take the place of; containers often have 64 MiB of shared memory."""
+"""The free space that a directory must have in order to replace another; containers often have 64 MiB of shared memory."""
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -115,7 +115,7 @@ class ReceiversRecord:
 
 
 async def load_subscriptions(bucket: StateBucket) -> dict[str, Entry[SubscriptionRecord]]:
-    """All there are, by id. Raises TransientError, TerminalError."""
+    """Returns all subscriptions, by id. Raises TransientError, TerminalError."""
     identifiers = [key.removeprefix(_PREFIX) for key in await bucket.keys() if key.startswith(_PREFIX)]
     found: dict[str, Entry[SubscriptionRecord]] = {}
     for begin in range(0, len(identifiers), _READS_AT_ONCE):

@@ -30,7 +30,7 @@ class PausedTable:
 
 @dataclass(frozen=True, slots=True)
 class PausedTables:
-    """All that are paused."""
+    """All tables that are paused."""
 
     tables: tuple[PausedTable, ...] = ()
 

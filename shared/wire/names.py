@@ -30,7 +30,8 @@ def is_group(name: str) -> bool:
 
 
 def replay_name(worker: str) -> str:
-    """Under which name a worker applies its dead letters again. No worker has such a name: a name has no dot."""
+    """Returns the name under which a worker applies its dead letters again. No worker has such a name: a name has no
+    dot."""
     return worker + _REPLAY_SUFFIX
 
 

@@ -114,7 +114,7 @@ class BatchLoop:
             self._turn.release()
 
     def look_again(self) -> None:
-        """There may be a batch that was not possible before."""
+        """Wakes the planner: there may be a batch that was not possible before."""
         self._planner.wake()
 
     def finish(self) -> None:

@@ -66,8 +66,8 @@ _LANES_AFTER = {
 
 @dataclass(frozen=True, slots=True)
 class LanePlaces:
-    """Between two messages of each stream: everything up to these sequences comes before it; of the tables in ``cohort`` only the
-    changes up to ``caught_up``. ``borders`` are those of ``CatchUp``, as they were applied."""
+    """A place between two messages of each stream: everything up to these sequences comes before it; of the tables in
+    ``cohort`` only the changes up to ``caught_up``. ``borders`` are those of ``CatchUp``, as they were applied."""
 
     snapshot: int
     changes: int
@@ -220,11 +220,11 @@ class BatchPlanner:
         self._drain_to = drain_to
         self._copies = copies
         self._has_begun = False
-        """There were changes to apply, or nothing to wait for before them: this is no first copy any more."""
+        """True if there were changes to apply, or nothing to wait for before them: this is no first copy any more."""
         self._marks: dict[int, Mark] = {}
         self._is_ended = False
         self._alone_through = 0
-        """Up to this sequence each transaction with definitions is a separate batch."""
+        """The sequence up to which each transaction with definitions is a separate batch."""
 
     def next(self, start: LanePlaces, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
         """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one

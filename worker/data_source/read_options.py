@@ -187,5 +187,5 @@ class ReadSettings:
 
 
 def read_settings(given: Mapping[str, str]) -> ReadSettings:
-    """Out of the options that a reader was given. Raises UsageError for all that is wrong with them."""
+    """Reads the options that a reader was given. Raises UsageError for all that is wrong with them."""
     return make(ReadSettings, load_given({name.lower(): text for name, text in given.items()}, ReadSettings))

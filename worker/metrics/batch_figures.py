@@ -117,7 +117,7 @@ class FigureCount:
 
     @property
     def figures(self) -> TaskFigures:
-        """All that was counted."""
+        """Returns all that was counted."""
         return TaskFigures(self._bytes, dict(self._applied), dict(self._filtered), thinned(self._committed_at))
 
 

@@ -48,7 +48,7 @@ log = telemetry.logger(__name__)
 
 
 _State = tuple[Applied, int, Sequence[MissedChanges], frozenset[int] | None, int | None, ReadyRecord]
-"""All that is reported; when it changes, there is something to report."""
+"""Everything that is reported; when it changes, there is something to report."""
 
 
 class ProgressReport:

@@ -61,7 +61,7 @@ class SqlStep:
 
     @property
     def said(self) -> list[object]:
-        """All that makes it another step."""
+        """Everything whose change makes it another step."""
         return [self.name, self.text]
 
     @property

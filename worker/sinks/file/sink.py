@@ -129,7 +129,7 @@ class FileSink:
             self._mutex.release()
 
     def finish_copy(self) -> None:
-        """There is nothing to do: a row was final when it was committed."""
+        """Does nothing: a row was final when it was committed."""
 
     def close(self) -> None:
         """Finishes the file in progress, so that what is applied can be read."""
@@ -263,5 +263,5 @@ class FileSink:
         return Appending(self._layout, self._format, self._scratch.path, self._settings.rotate_bytes, position, self._clock)
 
     def _is_old(self, began_at: float) -> bool:
-        """Or from a time that is still to come: the clock was ahead then."""
+        """Returns whether a file that began then is old, or begins in the future: the clock was ahead then."""
         return not 0 <= self._clock() - began_at < self._settings.rotate_age_s

@@ -144,7 +144,7 @@ class _ChangeRecords:
         return number
 
     def _told(self) -> list[list[_RecordFacts]]:
-        """Per change its records, in their order."""
+        """Returns each change's records, in their order."""
         told: list[list[_RecordFacts]] = [[] for _ in range(self.message.change_count)]
         for part in self.message.parts:
             match part:

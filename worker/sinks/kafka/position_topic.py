@@ -23,7 +23,7 @@ from pgsluice.worker.sinks.sink import Applied
 
 PARTITION = 0
 NEWEST = 512
-"""So many records are looked at first: a worker's own is most often one of the last."""
+"""The number of records that are looked at first: a worker's own is most often one of the last."""
 GROWTH = 16
 
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}

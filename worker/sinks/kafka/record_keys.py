@@ -42,7 +42,7 @@ class RecordKeys:
         return None if self.pattern.names_row else self.pattern.around(table.schema, table.name)[0]
 
     def of_changes(self, changes: TableChanges) -> tuple[Keys, Keys]:
-        """Per row its key, and the key that it had before when an update changed it, else None."""
+        """Returns the key of each row, and the key that it had before when an update changed it, else None."""
         table = changes.table
         columns = [_identifying(changes, index) for index in table.key]
         keys = self._keys(table, columns, len(changes))

@@ -102,7 +102,7 @@ class KafkaSink:
         ]
 
     def finish_copy(self) -> None:
-        """There is nothing to do: a row is delivered when its batch is committed."""
+        """Does nothing: a row is delivered when its batch is committed."""
 
     def close(self) -> None:
         self._outlet.close()

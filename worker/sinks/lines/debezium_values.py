@@ -50,7 +50,7 @@ def _counted(count: Callable[[bytes], int]) -> Callable[[Sequence[bytes]], JsonC
 
 @lru_cache(maxsize=4096)
 def days(value: bytes) -> int:
-    """Since 1970, in the proleptic Gregorian calendar. Raises ValueError."""
+    """Returns the days since 1970, in the proleptic Gregorian calendar. Raises ValueError."""
     if value in _INFINITE_DATES:
         return _INFINITE_DATES[value]
     match = _DATE.fullmatch(value)
@@ -64,7 +64,7 @@ def days(value: bytes) -> int:
 
 
 def microseconds(value: bytes) -> int:
-    """Since 1970. Raises ValueError."""
+    """Returns the microseconds since 1970. Raises ValueError."""
     if value in _INFINITE_STAMPS:
         return _INFINITE_STAMPS[value]
     match = _STAMP.fullmatch(value)

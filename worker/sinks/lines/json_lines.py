@@ -218,7 +218,7 @@ def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps:
 
 
 def _keys(changes: TableChanges, befores: Sequence[Row | None], afters: Sequence[Row | None]) -> Sequence[Row | None]:
-    """Per row the columns that identify it; None when the table has no key."""
+    """Returns the columns that identify each row; None when the table has no key."""
     names = [changes.table.columns[i].name for i in changes.table.key]
     if not names:
         return [None] * len(changes)

@@ -113,7 +113,7 @@ KINDS: Kinds = {
 
 
 def old_rows(changes: TableChanges, kinds: Kinds = KINDS) -> Sequence[Row | None]:
-    """Per row its old image as far as it was sent, None when it was not."""
+    """Returns the old image of each row as far as it was sent, None when it was not."""
     if changes.old is None or changes.old_kinds is None:
         return [None] * len(changes)
     table = changes.table
@@ -132,7 +132,8 @@ def old_rows(changes: TableChanges, kinds: Kinds = KINDS) -> Sequence[Row | None
 def new_rows(
     changes: TableChanges, befores: Sequence[Row | None], kinds: Kinds = KINDS
 ) -> tuple[Sequence[Row | None], dict[int, list[str]]]:
-    """Per row its new image (None for a DELETE), and the names of unknown columns of those rows that have any."""
+    """Returns the new image of each row (None for a DELETE), and the names of unknown columns of those rows that have
+    any."""
     names = [column.name for column in changes.table.columns]
     rows: list[Row | None] = list(_rows(names, _typed_columns(changes.table, changes.new, kinds), len(changes)))
     if DELETE in changes.operations:

@@ -126,7 +126,7 @@ class NatsSink:
         return self._place.applied
 
     def finish_copy(self) -> None:
-        """There is nothing to do: a row is published when its batch is committed."""
+        """Does nothing: a row is published when its batch is committed."""
 
     def close(self) -> None:
         loop, client, stream = self._loop, self._client, self._stream

@@ -26,10 +26,12 @@ LABELLED_BATCHES = 10
 STAGELESS_BATCHES = 10
 
 LAST_CHANGE_PASSES = 5
-"""So often the last change of a refused row is taken out; a row with many changes in a batch must not make as many passes."""
+"""The number of times that the last change of a refused row is taken out; a row with many changes in a batch must not
+make as many passes."""
 
 LOCK_TABLE_ATTEMPTS = 6
-"""So often a batch is tried at a target whose table of locks is full. Other sessions' locks may fill it, but not for long."""
+"""The number of times that a batch is tried at a target whose table of locks is full. Other sessions' locks may fill
+it, but not for long."""
 
 TASK_LOCK_ATTEMPTS = 20
 """Limit of attempts at a batch by tasks, which includes other failures, such as an unreachable target."""

@@ -47,8 +47,8 @@ from pgsluice.worker.sinks.sink import Partition
 REFUSED = FoldedPartition((), (), is_refused=True)
 
 INLINE_BYTES = 256 * 1024
-"""Up to so much COPY text travels in a receipt: Spark hands it to the driver in a millisecond or two, where a staging table costs
-the target about five."""
+"""The most COPY text that travels in a receipt: Spark hands it to the driver in a millisecond or two, where a staging
+table costs the target about five."""
 
 HANDED_FROM_BYTES = 16 * 1024
 """More COPY text than that is handed over in a file, where tasks run on the driver's machine."""
@@ -57,7 +57,7 @@ MOST_HANDED_PARTITIONS = 8
 """Larger batches, which are single transactions, are staged: in files their text would take the machine's memory."""
 
 MOST_STAGES = 1000
-"""So many staging tables a batch may have at a target with locks for them, all partitions together, and at least one per
+"""The most staging tables of a batch at a target with locks for them, all partitions together, and at least one per
 partition; what is beyond is parked."""
 
 STAGES_PER_TRANSACTION = 16
@@ -73,10 +73,10 @@ WIDE_ROW_BYTES = 2000
 """PostgreSQL compresses values of larger rows."""
 
 RECEIPTS_BYTES = 32 * 1024 * 1024
-"""So much COPY text of a batch may reach the driver, whatever its pieces are like."""
+"""The most COPY text of a batch that may reach the driver, whatever its pieces are like."""
 
 TRANSACTION_BYTES = 8 * 1024 * 1024
-"""So much copied text is loaded at once, which is what a task holds: enough to make a commit's cost disappear."""
+"""The most copied text that is loaded at once, and that a task holds: enough to make a commit's cost disappear."""
 
 log = telemetry.logger(__name__)
 

@@ -67,7 +67,7 @@ class ItemAnswer(NamedTuple):
 
     @property
     def is_overload(self) -> bool:
-        """There was more in the request than the server could take at that moment."""
+        """True if the request held more than the server could take at that moment."""
         return self.status == _TOO_MANY_REQUESTS or self.error in _REJECTED
 
     def refusal(self, about: str = "") -> str:

@@ -255,7 +255,7 @@ class DocumentFold:
             entries[row_id] = Patch(target, row_id, at, at, read_fields(whole.document), ())
 
     def _patch(self, form: DocumentForm, entries: dict[RowId, Entry], patch: Patch, moved_from: RowId | None) -> None:
-        """Over what is known of the row here, under its old id if it has another one now."""
+        """Applies the patch to what is known of the row here, under its old id if it has another one now."""
         version, left = patch.at.version, self._left.get(form.target, {})
         before_id = patch.id if moved_from is None else moved_from
         before = entries.pop(before_id, None)

@@ -151,7 +151,7 @@ def _bounds(value: bytes, element: Converter) -> bytes:
 
 
 def texts_of_numbers(values: Sequence[bytes]) -> JsonColumn:
-    """Each with every digit."""
+    """Returns the numbers as texts with every digit."""
     if b"" in values:
         raise ValueError("not a number")
     return JsonColumn(values, b'"')

@@ -125,7 +125,7 @@ class IndexCatalog:
         return index_alias(table, self._settings)
 
     def generations(self, alias: str) -> list[FoundGeneration]:
-        """All that there are, the oldest first."""
+        """Returns all generations of the alias, the oldest first."""
         status, answer = self._connection.ask("GET", f"/{path_of(alias)}-*", accepted=(_NOT_FOUND,))
         found = [] if status == _NOT_FOUND else [_found(alias, name, index) for name, index in answer.items()]
         return sorted((each for each in found if each is not None), key=lambda each: each.generation.number)

@@ -40,8 +40,8 @@ _MOST_SCALED_DIGITS = 18  # of a signed number of 64 bits
 _MOST_SCALE = 9
 _MOST_DIMENSIONS = 4096
 DEEPEST = 200
-"""So many levels a document may be nested. OpenSearch 2.19 takes 300, and never answers to 800 of a ``flat_object``: its thread
-ends. Where a fatal error ends the node, a row would end one node after the other."""
+"""The most levels a document may be nested. OpenSearch 2.19 takes 300, and never answers to 800 of a ``flat_object``:
+its thread ends. Where a fatal error ends the node, a row would end one node after the other."""
 
 _META_FIELDS = frozenset(
     {

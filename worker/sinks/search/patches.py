@@ -34,7 +34,7 @@ from pgsluice.worker.sinks.search.request_size import RequestSize
 from pgsluice.worker.sinks.search.server_connection import CLOSED, JSON, ServerConnection, denied_action
 
 MGET_DOCUMENTS = 100
-"""So many are read at once: their values are the large ones."""
+"""The number of documents that are read at once: their values are the large ones."""
 
 _FORBIDDEN = "security_exception"
 _LASTING = frozenset({"index_not_found_exception", "illegal_argument_exception"})

@@ -24,12 +24,12 @@ class RequestSize:
 
     @property
     def items(self) -> int:
-        """So many go into one request, at most."""
+        """The most items of one request."""
         return max(1, int(self._share * self._most_items))
 
     @property
     def bytes(self) -> float:
-        """So large is a request at most, unless it holds a single item."""
+        """The most bytes of one request, unless it holds a single item."""
         return self._share * self._most_bytes
 
     def note_refusal(self, items: int, size: int = 0) -> None:

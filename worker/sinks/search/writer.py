@@ -30,7 +30,7 @@ from pgsluice.worker.sinks.search.task_session import Guide, SearchTaskSession, 
 from pgsluice.worker.sinks.sink import Partition
 
 HELD_BYTES = 16 * 1024 * 1024
-"""So much of documents a task holds before it sends them."""
+"""The most bytes of documents that a task holds before it sends them."""
 
 _SNAPSHOT = re.compile(r"([0-9A-F]{16})-.*")
 

@@ -91,7 +91,7 @@ class StdoutSink:
         return applied
 
     def finish_copy(self) -> None:
-        """There is nothing to do: a line was final when it was written."""
+        """Does nothing: a line was final when it was written."""
 
     def close(self) -> None:
         self._positions.close()

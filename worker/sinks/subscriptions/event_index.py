@@ -21,7 +21,7 @@ class EventIndex:
         self._by_view = {digest: _ViewIndex(each) for digest, each in by_view.items()}
 
     def shares(self, message: MessageEvents) -> Iterator[tuple[Subscriber, Share]]:
-        """Each who wants something of the message, with that."""
+        """Yields each subscriber that wants something of the message, with its share."""
         for digest, index in self._by_view.items():
             seen = message.seen(digest)
             if isinstance(seen, list):

@@ -46,7 +46,7 @@ class Receivers:
                 self._obey(subscriber, record)
 
     def take(self, subscriptions: Subscriptions) -> None:
-        """All there are now."""
+        """Takes over all subscriptions there are now."""
         with self._lock:
             for identifier in [identifier for identifier in self._all if identifier not in subscriptions]:
                 subscriber = self._all.pop(identifier)

@@ -105,7 +105,7 @@ class WebhookSink:
         return applied
 
     def finish_copy(self) -> None:
-        """There is nothing to do: a row is delivered when its batch is committed."""
+        """Does nothing: a row is delivered when its batch is committed."""
 
     def break_off(self) -> None:
         lanes = self._lanes

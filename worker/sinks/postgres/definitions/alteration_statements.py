@@ -124,7 +124,7 @@ def _alter(here: TableHere, action: str, *names: str) -> Statement:
 
 
 def _renaming(here: TableHere, was: tuple[str, str], now: tuple[str, str]) -> Iterator[Statement]:
-    """Only where the target has the source's name: a route sends the rows of any other elsewhere."""
+    """Yields the renaming, only where the target has the source's name: a route sends the rows of any other elsewhere."""
     if here.place == was:
         yield from moving(sql.SQL("TABLE"), was, now)
 

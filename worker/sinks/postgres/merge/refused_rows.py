@@ -62,7 +62,7 @@ _CURED_BY_OTHERS = (
 
 
 MOST_TRIALS = 24
-"""So often a batch is tried without some of its rows; each trial merges the others."""
+"""The number of times that a batch is tried without some of its rows; each trial merges the others."""
 
 
 @dataclass(slots=True)

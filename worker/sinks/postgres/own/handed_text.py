@@ -25,7 +25,7 @@ _BLOCK_BYTES = 128 * 1024
 """psycopg gives libpq no more at a time, and what is read next takes the place of it."""
 
 ROOM_BYTES = 512 * 1024 * 1024
-"""So much must be free in shared memory; containers often have 64 MiB of it."""
+"""The space that must be free in shared memory; containers often have 64 MiB of it."""
 
 
 class HandoverDirectory:

@@ -14,7 +14,7 @@ from pgsluice.shared.errors import TerminalError
 from pgsluice.worker.sinks.search.server_kind import Properties
 
 MOST_COMPARED = 1000
-"""So many fields of a document are compared: servers take 1,024 clauses in a query."""
+"""The most fields of a document that are compared: servers take 1,024 clauses in a query."""
 
 _NO_VALUES = frozenset({"object", "nested", "alias", "constant_keyword"})
 _VALUES_OF_ITS_OWN = ("script", "null_value")
