@@ -27,7 +27,7 @@ from tests.replicator.definitions.conftest import on_both
 from tests.servers import Database, PostgresServer
 from tests.waiting import wait_until_async
 
-DIGEST = "299c71e60af708cf10356bb7cddec951474410fb8fc122258f4bc38e702fd955"
+DIGEST = "dfc1adfce959ba50b1f920f2eb65e8c02abbdaf7419a6dbc6d01353f4e828fa7"
 
 PATTERNS = [TablePattern.parse("public.*"), TablePattern.parse("sales.order_*")]
 
@@ -80,8 +80,9 @@ def patterns_of(source: Database, names: GroupNames) -> list[tuple[Any, ...]]:
 
 def test_a_changed_statement_is_a_new_version() -> None:
     """Otherwise what is installed would stay as it is. Raise VERSION, and write the new digest here."""
-    script = Installation(GroupNames("orders"), PATTERNS, "app").script()
-    assert (VERSION, hashlib.sha256(script.encode()).hexdigest()) == (3, DIGEST)
+    lines = Installation(GroupNames("orders"), PATTERNS, "app").script().splitlines()
+    statements = "\n".join(line for line in lines if not line.startswith("--"))
+    assert (VERSION, hashlib.sha256(statements.encode()).hexdigest()) == (3, DIGEST)
 
 
 def test_installing_again_changes_nothing(source: Database, names: GroupNames) -> None:
