@@ -115,6 +115,8 @@ print(JsonStrictValidator(SchemaVersion.V1_6).validate_str(sys.stdin.read()))
 @pytest.mark.deploy
 def test_the_bill_of_materials_is_valid_and_every_locked_package_is_in_it(tagged: Path, tmp_path: Path) -> None:
     tools = REPOSITORY / "build" / "release-tools" / "bin"
+    if not tools.exists():
+        pytest.skip("cyclonedx-py is not installed: 'make test-deploy' installs it")
     repository = clone(tmp_path / "clone", of=tagged)
     done = run(repository, tool=tools / "cyclonedx-py")
     assert done.returncode == 0, done.stderr
