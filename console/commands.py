@@ -89,7 +89,7 @@ def lag(context: click.Context, worker: str, max_s: float, max_messages: int | N
     whether the replicator and the workers run.
 
     Exits with 0 if all are within --max. Exits with 1 if one is not, if its lag is unknown, if it has failed, or if it has
-    not run for longer than --max. A group with --copy is within --max when all workers have applied the whole copy.
+    not run for longer than --max. A group with mode copy is within --max when all workers have applied the whole copy.
     """
     settings = load_settings(context, GroupSettings)
     from pgsluice.console.lag import LagLimit, run

@@ -32,7 +32,7 @@ REQUIRED = "required"
 
 USUAL = (
     {"config", "group", "nats-url", "name", "metrics-listen", "listen", "rules-config", "routing-config", "pipelines-config"}
-    | {"source-url", "host", "dbname", "user", "password", "tables", "copy-and-stream", "track-ddl"}
+    | {"source-url", "host", "dbname", "user", "password", "tables", "mode", "track-ddl"}
     | {"target-url", "target-host", "target-dbname", "target-user", "target-password", "ddl", "format"}
     | {"file-output-dir", "webhook-url", "kafka-brokers", "kafka-topic", "nats-stream", "search-url", "search-index"}
 )
@@ -204,7 +204,7 @@ def _flag(
         callback=remember,
         metavar=option.kind.value,
         help=option_help(option, required),
-        hidden=bool(option.no_effect),
+        hidden=bool(option.no_effect or option.instead),
         **optional_value,
     )
 

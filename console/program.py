@@ -90,7 +90,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
 them."""
 
 _COMMANDS = {name: entry for section in _SECTIONS.values() for name, entry in section.items()}
-_ALIASES = {"dlq": "dead"}
+ALIASES = {"dlq": "dead"}
 """Other names of commands, which help does not list."""
 
 _SERVICES = ("up", "replicator", "worker", "server", "schedule")
@@ -104,7 +104,7 @@ class LazyGroup(click.Group):
         return [*_COMMANDS, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        cmd_name = _ALIASES.get(cmd_name, cmd_name)
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         if cmd_name in _SERVICES:
@@ -119,7 +119,7 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            close = get_close_matches(args[0], [*self.list_commands(ctx), *_ALIASES])
+            close = get_close_matches(args[0], [*self.list_commands(ctx), *ALIASES])
             raise click.UsageError(f"No such command '{args[0]}'.{_meant(close)}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -33,11 +33,14 @@ def gives_order(function: CommandFunction, *, takes_all: bool = False) -> Comman
     return made
 
 
+EARLIER_COMMANDS = {"recopy": "resync"}
+
+
 class _TablesGroup(click.Group):
     """Accepts ``recopy``, the earlier name of ``resync``."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, "resync" if cmd_name == "recopy" else cmd_name)
+        return super().get_command(ctx, EARLIER_COMMANDS.get(cmd_name, cmd_name))
 
 
 @click.group(cls=_TablesGroup)

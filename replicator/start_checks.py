@@ -43,13 +43,13 @@ async def check_streaming_alone(bucket: StateBucket) -> None:
         return
     if snapshot.mode is CopyMode.COPY:
         raise UsageError(
-            "this group was copied with --copy; the changes since then are not known",
-            f"to copy and continue with the changes, {START_AGAIN} and --copy-and-stream",
+            "this group was copied with mode copy; the changes since then are not known",
+            f"to copy and continue with the changes, {START_AGAIN} and --mode copy-and-stream",
         )
     if snapshot.state is CopyState.RUNNING:
         raise UsageError(
             "the copy of this group's tables is not finished",
-            "start with --copy-and-stream, which finishes it, or run 'pgsluice drop' to start over with --stream",
+            "start with --mode copy-and-stream, which finishes it, or run 'pgsluice drop' to start over with --mode stream",
         )
 
 

@@ -43,6 +43,8 @@ def _options(options: Iterable[Option], secrets: Schema | None = None) -> Schema
 def _option(option: Option, secrets: Schema | None) -> Schema:
     default = f" Default: {option.default}." if option.default else ""
     described: Schema = {"description": f"{option.help}.{default}"}
+    if option.instead:
+        described["deprecated"] = True
     if not option.secret:
         described["examples"] = [option.example]
     value = option_value(option) if secrets is None or not option.secret else _only(secrets, option)

@@ -11,7 +11,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "init": ("", "-"),
     "check": ("--config pgsluice.yaml", "--config pgsluice.yaml --source --sql"),
-    "replicator": ("--config pgsluice.yaml", "--config pgsluice.yaml --copy-and-stream --tables 'customers,sales.*'"),
+    "replicator": ("--config pgsluice.yaml", "--config pgsluice.yaml --mode copy-and-stream --tables 'customers,sales.*'"),
     "worker": ("postgres --config pgsluice.yaml", "stdout --config pgsluice.yaml"),
     "worker file": (
         "--config pgsluice.yaml --file-output-dir out",

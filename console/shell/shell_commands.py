@@ -20,7 +20,7 @@ host: localhost                     # the source; needs wal_level = logical
 dbname: shop
 user: pgsluice
 password: ${{SOURCE_PASSWORD}}        # from the environment
-copy-and-stream: true               # first an initial snapshot, then every change
+mode: copy-and-stream               # first an initial snapshot, then every change
 
 target-host: warehouse.example.com  # for 'pgsluice worker postgres'
 target-dbname: warehouse

@@ -11,7 +11,7 @@ import click
 from pgsluice.console.flags import load_values, peek_settings, takes
 from pgsluice.console.up.up_settings import UpSettings
 from pgsluice.shared import config
-from pgsluice.shared.config.copy_settings import MODES
+from pgsluice.shared.config.copy_settings import mode_of
 from pgsluice.shared.config.kinds import split_address
 from pgsluice.shared.config.settings import ReplicatorSettings, WorkerSettings
 from pgsluice.shared.config.values import Values
@@ -119,8 +119,9 @@ def _check_given(settings: UpSettings, sink: str) -> None:
 
 def _check_values(values: Values) -> None:
     """Raises UsageError for options of one process that make no sense for two."""
-    if values.switch("copy"):
-        raise UsageError(f"{values.named('copy')} ends after the copy, and 'up' continues", "remove it")
+    mode, chosen_by = mode_of(values)
+    if mode == "copy":
+        raise UsageError(f"mode copy, {values.named(chosen_by)}, ends after the copy, and 'up' continues", "remove it")
     if values.given("metrics-listen") and split_address(values.text("metrics-listen"))[1] != 0:
         raise UsageError(
             f"{values.named('metrics-listen')} is one address, and replicator and worker need one each",
@@ -140,7 +141,8 @@ def _check_sink(sink: str, values: Values) -> None:
 
 def _added(settings: UpSettings, values: Values) -> dict[str, str]:
     """Returns options that the command line left out because ``up`` decides them."""
-    mode = {} if any(values.switch(mode) for mode in MODES) else {"copy-and-stream": "true"}
+    _, chosen_by = mode_of(values)
+    mode = {} if chosen_by else {"mode": "copy-and-stream"}
     return {"group": settings.group, **mode}
 
 

@@ -19,7 +19,7 @@ from pgsluice.shared.config.settings import ReplicatorSettings
 from pgsluice.shared.errors import TerminalError, UsageError
 from pgsluice.shared.wire.table import TablePattern
 
-_START_AGAIN = "run 'pgsluice drop' and start again with --copy-and-stream and an empty target"
+_START_AGAIN = "run 'pgsluice drop' and start again with --mode copy-and-stream and an empty target"
 
 
 @dataclass(frozen=True, slots=True)

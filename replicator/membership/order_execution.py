@@ -28,7 +28,7 @@ from pgsluice.shared.wire.position import LSN, parse_lsn
 from pgsluice.shared.wire.table import TablePattern
 
 _ONLY_STREAMS = "this group only streams, and copies no rows"
-_COPY_INSTEAD = "run 'pgsluice drop' and start again with --copy-and-stream and an empty target"
+_COPY_INSTEAD = "run 'pgsluice drop' and start again with --mode copy-and-stream and an empty target"
 
 log = telemetry.logger(__name__)
 

@@ -167,7 +167,7 @@ def check_copy_origin(snapshot: SnapshotRecord | None, origin: CopyOrigin, mode:
         raise TerminalError("the snapshot stream was deleted and created again: copied rows are gone", START_AGAIN)
     if snapshot.mode is not mode:
         raise UsageError(
-            f"this group was started with --{snapshot.mode}, not with --{mode}",
+            f"this group was started with mode {snapshot.mode}, not with mode {mode}",
             f"give --{snapshot.mode}; to copy in another way, {START_AGAIN}",
         )
 

@@ -39,7 +39,7 @@ def stream_error(fields: Mapping[int, bytes]) -> PgsluiceError:
         return TerminalError(
             f"the source cannot decode a change{_place(fields)}{server_said(sqlstate, text)}",
             f"{TOO_LARGE}; the slot cannot pass this one: run 'pgsluice drop', empty the target and start again with"
-            " --copy-and-stream",
+            " --mode copy-and-stream",
         )
     if "can no longer" in text or "invalidated" in text or "has already been removed" in text:
         return TerminalError(fact, "the slot is lost; run 'pgsluice drop' and start again, after raising max_slot_wal_keep_size")

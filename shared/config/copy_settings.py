@@ -11,7 +11,13 @@ from pgsluice.shared.config.option import Option
 from pgsluice.shared.config.values import Values
 from pgsluice.shared.errors import UsageError
 
-MODES = ("stream", "copy", "copy-and-stream")
+COPY_AND_STREAM = "copy-and-stream"
+MODES = ("stream", "copy", COPY_AND_STREAM)
+
+
+def _earlier(mode: str) -> Option:
+    """The switch that chose the mode before there was ``mode``, as in pg_flo."""
+    return Option(mode, Kind.SWITCH, f"Earlier name of 'mode: {mode}'", "true", "false", instead=f"mode: {mode}")
 
 
 @settings
@@ -22,21 +28,19 @@ class CopySettings:
     ``recopy`` holds patterns of tables that are copied again from their first row.
     """
 
-    STREAM: ClassVar[Option] = Option(
-        "stream", Kind.SWITCH, "Mode: replicate changes continuously (the default mode)", "true", "false"
-    )
-    COPY: ClassVar[Option] = Option(
-        "copy", Kind.SWITCH, "Mode: copy the existing rows (initial snapshot), then stop", "false", "false"
-    )
     then_stream: bool = read(
         Option(
+            "mode",
+            Kind.TEXT,
+            "Mode: stream replicates changes continuously (the default), copy copies the existing rows (initial snapshot) and "
+            "stops, copy-and-stream copies them and replicates every change after that",
             "copy-and-stream",
-            Kind.SWITCH,
-            "Mode: copy the existing rows (initial snapshot), and replicate every change after it",
-            "false",
-            "false",
-        )
+            choices=MODES,
+        ),
+        then=lambda mode: mode == COPY_AND_STREAM,
+        otherwise=lambda values: values.switch(COPY_AND_STREAM),
     )
+    EARLIER: ClassVar[tuple[Option, ...]] = tuple(map(_earlier, MODES))
     workers_per_table: int = read(
         Option(
             "max-copy-workers-per-table",
@@ -83,14 +87,26 @@ class CopySettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        chosen = [values.named(mode) for mode in MODES if values.switch(mode)]
-        if len(chosen) > 1:
+        named = {mode: values.named(mode) for mode in MODES if values.switch(mode)}
+        if values.given("mode"):
+            mode = values.text("mode")
+            named = {mode: f"{values.named('mode')} {mode}"} | {each: text for each, text in named.items() if each != mode}
+        if len(named) > 1:
             yield UsageError(
-                f"several modes are given: {', '.join(chosen)}", "give one of them; a switch is taken back with =false"
+                f"several modes are given: {', '.join(named.values())}", "give 'mode' alone; a switch is taken back with =false"
             )
         if values.given("recopy") and not is_copying(values):
-            yield UsageError(f"{values.named('recopy')} has no meaning without a copy", "give copy-and-stream too, or remove it")
+            remedy = "give 'mode: copy-and-stream' too, or remove it"
+            yield UsageError(f"{values.named('recopy')} has no meaning without a copy", remedy)
+
+
+def mode_of(values: Values) -> tuple[str, str]:
+    """The mode that was chosen, and the option that chose it; "stream" and "" where none did."""
+    if values.given("mode"):
+        return values.text("mode"), "mode"
+    return next(((mode, mode) for mode in MODES if values.switch(mode)), ("stream", ""))
 
 
 def is_copying(values: Values) -> bool:
-    return values.switch("copy") or values.switch("copy-and-stream")
+    mode, _ = mode_of(values)
+    return mode != "stream"

@@ -27,7 +27,7 @@ class Option:
     makes of the kind's value the option's; it raises ValueError with the end of a sentence that begins with the value,
     or UsageError. ``content_of`` names the option whose value is the content of this file. ``url`` names the option, a
     database's URL, that can hold this one's value as libpq's ``parameter``. ``no_effect`` is why the option is accepted
-    although nothing reads it.
+    although nothing reads it. ``instead`` is what replaces an option of an earlier name; help lists neither of the two.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Option:
     url: str = ""
     parameter: str = ""
     no_effect: str = ""
+    instead: str = ""
 
     @property
     def flag(self) -> str:

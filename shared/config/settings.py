@@ -13,7 +13,7 @@ from pgsluice.shared.config.connections import CONNECT_TIMEOUT, GROUP, SCHEMA, S
 from pgsluice.shared.config.connections import LogSettings as LogSettings
 from pgsluice.shared.config.connections import NatsSettings as NatsSettings
 from pgsluice.shared.config.connections import PostgresSettings as PostgresSettings
-from pgsluice.shared.config.copy_settings import CopySettings, is_copying
+from pgsluice.shared.config.copy_settings import CopySettings, is_copying, mode_of
 from pgsluice.shared.config.declaration import part, read, settings
 from pgsluice.shared.config.inspect_settings import ROUTING_FILE, RULES_FILE, TraceSettings
 from pgsluice.shared.config.kinds import Kind
@@ -178,10 +178,11 @@ class ReplicatorSettings:
 
     @staticmethod
     def problems(values: Values) -> Iterator[UsageError]:
-        if values.switch("copy") and values.given("until-lsn"):
+        mode, chosen_by = mode_of(values)
+        if mode == "copy" and values.given("until-lsn"):
             yield UsageError(
-                f"{values.named('until-lsn')} has no meaning with {values.named('copy')}",
-                "remove it, or give copy-and-stream",
+                f"{values.named('until-lsn')} has no meaning with mode copy, {values.named(chosen_by)}",
+                "remove it, or give 'mode: copy-and-stream'",
             )
         if is_copying(values):
             yield from cluster_problems(values, "nats-url", "host")

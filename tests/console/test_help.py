@@ -155,7 +155,7 @@ def test_help_of_a_command_lists_the_options_that_it_reads_and_marks_those_that_
         unread += [f"{command}: {option.flag}" for option in strangers if option.help in rows.get(option.flag, "")]
         for option in options:
             row = rows.get(option.flag)
-            if option.no_effect:
+            if option.no_effect or option.instead:
                 continue
             if row is None:
                 absent.append(f"{command}: {option.flag}")

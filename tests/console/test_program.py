@@ -97,7 +97,10 @@ def test_version_is_shown_on_standard_output(argument: str) -> None:
         ),
         (["status", "--config", "/absent.yaml"], "config '/absent.yaml' (--config) is not there (no such file): check the path"),
         (["replicator", *flags(port="abc")], "port 'abc' (--port) is not a whole number: write it like 5432"),
-        (["replicator", *flags(), "--copy", "--until-lsn=current"], "until-lsn (--until-lsn) has no meaning with copy (--copy)"),
+        (
+            ["replicator", *flags(), "--copy", "--until-lsn=current"],
+            "until-lsn (--until-lsn) has no meaning with mode copy, copy (--copy)",
+        ),
         (["replicator", *flags(), "--recopy=t"], "recopy (--recopy) has no meaning without a copy"),
         (
             ["replicator", *flags(), "--stream", "--copy-and-stream"],

@@ -250,7 +250,7 @@ def test_one_of_a_directory_and_a_clean_end_though_nobody_reads_what_it_says(sho
         (("--source", "postgres://a:hunter2@b@c/d"), "source-url (--source-url) is not the URL of a database"),
         (("--source", "postgres://a@b/c", "--worker", "kinesis"), "there is no sink 'kinesis': the sinks are "),
         (("--source", "postgres://a@b/c", "--worker", "file"), "file-output-dir is not set"),
-        (("--source", "postgres://a@b/c", "--worker", "stdout", "--copy"), "copy (--copy) ends after the copy"),
+        (("--source", "postgres://a@b/c", "--worker", "stdout", "--copy"), "mode copy, copy (--copy), ends after the copy"),
         (
             ("--source", "postgres://a@b/c", "--worker", "stdout", "--metrics-listen", "127.0.0.1:9464"),
             "metrics-listen (--metrics-listen) is one address, and replicator and worker need one each: give port 0",

@@ -117,7 +117,7 @@ def _stop(kind: DefinitionKind, action: DefinitionAction, arrival: Arrival) -> T
     return TerminalError(
         f"the source {what} table '{_name(arrival)}' ({_place(arrival)}; {_words(arrival)}): it has rows or values that no change"
         " contains",
-        f"resync the table (the replicator's --copy-and-stream --recopy {_name(arrival)}); or bring the target's rows"
+        f"resync the table (the replicator's --mode copy-and-stream --recopy {_name(arrival)}); or bring the target's rows"
         f" up to date yourself and run {_command(arrival)}; then start again, {_NOTHING_APPLIED}",
     )
 

@@ -111,5 +111,5 @@ def test_another_source_or_stream_is_refused(changed: dict[str, str], sentence: 
 
 
 def test_another_mode_is_refused() -> None:
-    with pytest.raises(UsageError, match="this group was started with --copy, not with --copy-and-stream"):
+    with pytest.raises(UsageError, match="this group was started with mode copy, not with mode copy-and-stream"):
         check_copy_origin(RUNNING, ORIGIN, CopyMode.COPY_AND_STREAM)

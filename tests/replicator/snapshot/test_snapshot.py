@@ -382,7 +382,7 @@ def test_a_copied_group_cannot_stream_without_what_lies_between(copied: CopiedGr
     assert copied.run("--copy")[0] == 0
     code, log = copied.run("--stream", "--until-lsn=current")
     assert code == 2
-    assert "this group was copied with --copy; the changes since then are not known" in log
+    assert "this group was copied with mode copy; the changes since then are not known" in log
     code, log = copied.run("--copy-and-stream", "--until-lsn=current")
     assert code == 2
-    assert "this group was started with --copy, not with --copy-and-stream" in log
+    assert "this group was started with mode copy, not with mode copy-and-stream" in log

@@ -182,8 +182,15 @@ def test_a_local_master_needs_nothing(tmp_path: Path, master: str) -> None:
         (
             "stream: true\ncopy: true\n",
             (ReplicatorSettings,),
-            "several modes are given: stream ({file}, line 9), copy ({file}, line 10): give one of them; ",
+            "several modes are given: stream ({file}, line 9), copy ({file}, line 10): give 'mode' alone; ",
         ),
+        (
+            "mode: stream\ncopy-and-stream: true\n",
+            (ReplicatorSettings,),
+            "several modes are given: mode ({file}, line 9) stream, copy-and-stream ({file}, line 10): give 'mode' alone; ",
+        ),
+        ("mode: copy\nuntil-lsn: current\n", (ReplicatorSettings,), "until-lsn ({file}, line 10) has no meaning with mode copy"),
+        ("mode: both\n", (ReplicatorSettings,), "mode 'both' ({file}, line 9) is not one of stream, copy, copy-and-stream"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_key_the_place_and_the_remedy(

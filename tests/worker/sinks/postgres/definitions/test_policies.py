@@ -167,7 +167,7 @@ def test_a_person_is_told_of_what_and_where_and_what_to_do(kind: DefinitionKind,
     if kind not in (DefinitionKind.UNKNOWN, DefinitionKind.ENUM, DefinitionKind.TYPE):
         assert "public.t" in said
     if action is DefinitionAction.RECOPY:
-        assert "--copy-and-stream --recopy public.t" in said
+        assert "--mode copy-and-stream --recopy public.t" in said
 
 
 @pytest.mark.parametrize("kind", DefinitionKind)
