@@ -15,7 +15,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lock audit release lint format check docs servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lock audit release lint format check docs man servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -44,6 +44,7 @@ help:
 	@echo "make release    sdist, wheel, bill of materials and checksums of a tag, into dist/ (TAG=v…; the same bytes from every clone)"
 	@echo "make test-profile  make test, with wall and CPU time by folder, module, test, fixture, server start and sleep"
 	@echo "make docs       build the site of docs/ into build/site, strictly: a broken link fails"
+	@echo "make man        write a man page of every command into build/man"
 	@echo "make servers    a source, a target and NATS, new and empty, for docs/tutorial.md; Ctrl-C ends them"
 	@echo "make bench      every benchmark, on servers that it starts itself (use a machine that is otherwise idle)"
 	@echo "make bench-quick  some of them at a small size, in under five minutes"
@@ -217,6 +218,9 @@ test-spark-cluster: $(INSTALLED) java
 
 docs: $(INSTALLED)
 	$(BIN)/mkdocs build --strict --quiet
+
+man: $(INSTALLED)
+	$(BIN)/python docs/man_pages.py build/man
 
 servers: $(INSTALLED)
 	@$(BIN)/python -m tests.servers
