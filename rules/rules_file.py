@@ -206,7 +206,7 @@ def _transform(
     _empty_deletes(rule, parameters)  # pg_flo's files have it; a transform of an old row without the column has nothing to do
     column = rule.required_text("column", "email")
     if parameters is None:
-        if "parameters" not in rule:
+        if "parameters" not in rule or rule.is_empty("parameters"):
             rule.problem("parameters is missing (write one, like 'parameters: {type: mask, mask_char: \"*\"}')")
         return None
     transformation = _transformation(parameters, makers)
@@ -271,7 +271,7 @@ def _filter(place: str, rule: YamlMapping, parameters: YamlMapping | None, opera
         rule.finish(RULE_KEYS)
         column = rule.required_text("column", "age")
         if parameters is None:
-            if "parameters" not in rule:
+            if "parameters" not in rule or rule.is_empty("parameters"):
                 rule.problem(
                     "parameters is missing (write one, like 'parameters: {operator: gte, value: 18}', or all, any or not)"
                 )

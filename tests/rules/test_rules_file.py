@@ -250,6 +250,8 @@ def test_a_file_of_another_shape_is_refused(text: str, problem: str) -> None:
     [
         ("{type: transform, parameters: {type: mask}}", "column is missing"),
         ("{type: transform, column: name}", "parameters is missing"),
+        ("{type: transform, column: name, parameters: }", "parameters is missing"),
+        ("{type: filter, column: name, parameters: }", "parameters is missing"),
         ("{type: transform, column: name, parameters: mask}", "parameters is not a mapping"),
         ("{type: transform, column: name, parameters: {type: hash}}", "type 'hash' is unknown"),
         ("{type: transform, column: name, parameters: {type: mask, mask_char: ''}}", "mask_char is empty"),
