@@ -293,7 +293,7 @@ class Replicator:
                 self._is_looked = True
         if not self._has_obeyed:
             await self._desired.look()
-            self._desired.obey()
+            self._desired.apply()
             self._has_obeyed = True
         return self._client
 

@@ -13,7 +13,7 @@ from pgsluice.shared.spark.session import Spark
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.change_reader import ChangeReader
 from pgsluice.worker.batches.ownership import NEVER_COPIED, Ownership, OwnershipLedger
-from pgsluice.worker.batches.planner import BatchPlanner, Bell, Copies, PlannedBatch
+from pgsluice.worker.batches.planner import BatchPlanner, Copies, PlannedBatch, WakeUp
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.batches.rereading import Rereading
 from pgsluice.worker.batches.task import PartitionTask, WarmUp
@@ -43,7 +43,7 @@ class RunningWorker:
     settings: WorkerSettings
     loop: EventLoopThread
     connection: BrokerConnection
-    bell: Bell
+    wake_up: WakeUp
     spark: Spark
     sink: Sink
     streams: GroupStreams
@@ -64,24 +64,24 @@ class RunningWorker:
     rereading: Rereading = field(default_factory=Rereading)
     """Used by a sink that reads the stream again."""
 
-    def meet_definitions(self, plan: PlannedBatch, owned: Ownership) -> None:
+    def judge_definitions(self, plan: PlannedBatch, owned: Ownership) -> None:
         """Judges definitions before a batch is written. Raises TerminalError when an operator must act before one of
         them, TransientError."""
         if plan.definitions:
             reader = ChangeReader(self.connection, self.streams.id_prefix())
-            self.definitions.meet(read_arrivals(reader, plan.definitions, owned))
+            self.definitions.judge(read_arrivals(reader, plan.definitions, owned))
 
     def task(self, writer: PartitionWriter, owned: Ownership) -> PartitionTask:
         """Returns the parameters of a batch's tasks, with the current dead letters."""
         task = self._task(writer, owned)
         if isinstance(self.sink, EventSink):
-            self.rereading.go_by(task)
+            self.rereading.use_task(task)
         return task
 
-    def let_reread(self) -> None:
+    def prepare_rereading(self) -> None:
         """Prepares rereading; call it before the first batch."""
         if isinstance(self.sink, EventSink):
-            self.rereading.go_by(self._task(DiscardingWriter(), NEVER_COPIED))
+            self.rereading.use_task(self._task(DiscardingWriter(), NEVER_COPIED))
             self.sink.reread_by(self.rereading)
 
     def note_held(self) -> None:
@@ -133,7 +133,7 @@ class RunningWorker:
         drain_to = self.target.sequence if self.target else None
         is_whole, is_streamed = isinstance(self.sink, WholeTransactionSink), self.sink.delivery is Delivery.STREAMED
         return BatchPlanner(
-            self.connection, self.bell, limit, drain_to, copies, whole_transactions=is_whole, streamed=is_streamed
+            self.connection, self.wake_up, limit, drain_to, copies, whole_transactions=is_whole, streamed=is_streamed
         )
 
     def note_paused_tables(self) -> None:

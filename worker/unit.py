@@ -37,11 +37,11 @@ class WorkerUnit:
         """Oids of the currently paused tables."""
         return self._tables.value.oids
 
-    def obey(self) -> bool:
+    def begin_applying(self) -> bool:
         """Begins to apply the desired state, also while the lease is waited for; returns True. Raises TransientError
         when the broker does not answer the first time."""
         self._loop.run(self._desired.look())
-        self._desired.obey()
+        self._desired.apply()
         self._loop.run(self._look_at_tables())
         self._loop.run(self._begin("the check of paused tables", follow(self._look_at_tables, "which tables are paused")))
         self._loop.run(self._begin("the check of the desired state", self._desired.follow()))
@@ -63,12 +63,12 @@ class WorkerUnit:
     async def _begin(self, name: str, call: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(WatchedTask(name, call, self._stopping.end_with))
 
-    async def disobey(self) -> None:
+    async def stop_applying(self) -> None:
         """Stops applying the desired state."""
         while self._tasks:
             await self._tasks.pop().cancel()
 
     async def tell_end(self, ended_by: BaseException | None) -> None:
         """Records the error that ended the process (None: nothing failed); call it while the lease is held."""
-        await self.disobey()
+        await self.stop_applying()
         await self._report.tell_end(ended_by, is_finished=not self._stopping.is_requested)

@@ -35,7 +35,7 @@ from pgsluice.shared.wire.names import GroupNames, replay_name
 from pgsluice.worker.batches.batch_loop import BatchLoop, start_batches
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.planner import Bell
+from pgsluice.worker.batches.planner import WakeUp
 from pgsluice.worker.batches.task import PRELOAD, WarmUp, modules_to_preload
 from pgsluice.worker.batches.task_steps import listen_to_steps
 from pgsluice.worker.between_batches import BetweenBatches
@@ -113,8 +113,8 @@ class Worker:
             self._spark.close,
             self._leave,
             self._starter.shutdown,
-            self._let_go,
-            self._vitals.let_go,
+            self._release_held,
+            self._vitals.detach,
         ):
             self._closing.callback(close)
         self._held = contextlib.ExitStack()
@@ -153,15 +153,15 @@ class Worker:
         index = self._index_kafka(client)
         streams = self._existing_streams(client)
         self._become_unit(client)
-        bell = self._listen(client)
-        self._follow_kafka(index, bell)
+        wake_up = self._listen(client)
+        self._follow_kafka(index, wake_up)
         while True:
             self._stopping.rest()
             try:
-                self._apply(client, streams, bell, spark_starts)
+                self._apply(client, streams, wake_up, spark_starts)
                 return
             except PauseRequested:
-                self._let_go()
+                self._release_held()
             self._sink = self._new_sink(self._settings)
             self._held.callback(self._sink.close)
 
@@ -171,10 +171,10 @@ class Worker:
             sink.report_to(self._pulse)
         return sink
 
-    def _apply(self, client: Client, streams: GroupStreams, bell: Bell, spark_starts: Future[None]) -> None:
+    def _apply(self, client: Client, streams: GroupStreams, wake_up: WakeUp, spark_starts: Future[None]) -> None:
         """Applies changes from the sink's position to the end, or to a pause: then it raises PauseRequested, between
         two batches."""
-        running = self._start(client, streams, bell)
+        running = self._start(client, streams, wake_up)
         applied, target = running.start.applied, running.target
         if target is not None and target.is_reached(applied):
             log.info("nothing to do", applied=applied.sequence, target=target.sequence)
@@ -206,9 +206,9 @@ class Worker:
         """Waits for the lease. Raises StopRequested at once when this worker must stop."""
         settings, bucket = self._settings, StateBucket(client, self._names)
         unit = WorkerUnit(settings.name, bucket, self._loop, self._stopping, self._pulse)
-        self._leaving.append(unit.disobey)
+        self._leaving.append(unit.stop_applying)
         looking = Retrying("the desired state of this worker cannot be read", settings.retry.nats)
-        self._stopping.wait_for(unit.obey, looking)
+        self._stopping.wait_for(unit.begin_applying, looking)
         self._stopping.check()
         self._take_lease(bucket)
         unit.report()
@@ -217,7 +217,7 @@ class Worker:
         me = worker_unit(settings.name)
         unit.watch(AlertWatch(settings.alerts, self._names, me, lambda: client, settings.retry.webhook))
 
-    def _start(self, client: Client, streams: GroupStreams, bell: Bell) -> RunningWorker:
+    def _start(self, client: Client, streams: GroupStreams, wake_up: WakeUp) -> RunningWorker:
         """Waits until this worker may apply. Raises StopRequested or PauseRequested when that is asked for before."""
         settings, bucket = self._settings, StateBucket(client, self._names)
         opening = Retrying("the sink cannot be opened, trying again", settings.retry.target)
@@ -242,7 +242,7 @@ class Worker:
             settings=settings,
             loop=self._loop,
             connection=BrokerConnection(self._names, self._loop, client),
-            bell=bell,
+            wake_up=wake_up,
             spark=self._spark,
             sink=self._sink,
             streams=streams,
@@ -280,12 +280,12 @@ class Worker:
 
         return begun_index(self._loop, client, self._settings, self._settings.source, self._stopping)
 
-    def _follow_kafka(self, index: RangeIndex | None, bell: Bell) -> None:
+    def _follow_kafka(self, index: RangeIndex | None, wake_up: WakeUp) -> None:
         if index is None:
             return
         from pgsluice.worker.kafka_source.range_index import IndexThread
 
-        self._closing.callback(IndexThread(index, bell.ring, self._stopping.end_with).stop)
+        self._closing.callback(IndexThread(index, wake_up.ring, self._stopping.end_with).stop)
 
     def _existing_streams(self, client: Client) -> GroupStreams:
         streams = GroupStreams(self._loop, client, self._names)
@@ -350,11 +350,11 @@ class Worker:
         self._loop.run(report.start(self._stopping.end_with))
         return report
 
-    def _listen(self, client: Client) -> Bell:
-        bell = Bell()
-        self._loop.run(bell.listen(client, self._names))
+    def _listen(self, client: Client) -> WakeUp:
+        wake_up = WakeUp()
+        self._loop.run(wake_up.listen(client, self._names))
         self._loop.run(listen_to_steps(client, self._names, self._settings.name, self._pulse.moved))
-        return bell
+        return wake_up
 
     def _find_target(self, client: Client) -> DrainTarget | None:
         """Returns None to run indefinitely."""
@@ -384,7 +384,7 @@ class Worker:
         while not wait({running}, CANCEL_INTERVAL_S).done:
             self._spark.cancel_jobs()  # it may wait for executors, without a limit
 
-    def _let_go(self) -> None:
+    def _release_held(self) -> None:
         held, self._held = self._held, contextlib.ExitStack()
         held.close()
 

@@ -50,7 +50,7 @@ class Ended:
 def settled(request: RunRequest, run: RunRecord | None, ended: Ended | None) -> RunRequest | None:
     """Returns the closed request; None while its run must be begun, or taken up. ``run`` is the newest for it,
     ``ended`` is None if its process's end was not observed."""
-    if run is not None and not run.state.is_left:
+    if run is not None and not run.state.is_unfinished:
         return replace(request, state=RequestState.DONE, run=run.number)
     is_paused = run is not None and run.state is RunState.PAUSED
     if ended is None or is_paused or ended.exit_code == _INTERRUPTED or may_start_again(ended.exit_code):

@@ -263,7 +263,7 @@ def _rounded(seconds: float | None) -> float | None:
 def _shown_state(run: RunRecord, applied: int, wish: RunWish) -> str:
     if _is_applied(run, applied):
         return "applied"
-    if run.state.is_left and wish is RunWish.CANCEL:
+    if run.state.is_unfinished and wish is RunWish.CANCEL:
         return "cancelling"
     if run.state is RunState.READING and wish is RunWish.PAUSE:
         return "pausing"

@@ -236,7 +236,7 @@ class GroupPublication:
         if self._copy is None:
             await note_membership(Ledger(self._bucket), membership.oids)
         else:
-            await self._copy.let_go([entry.oid for entry in left])
+            await self._copy.note_left([entry.oid for entry in left])
         await store_membership(self._bucket, membership)
         oids = [table.oid for table in tables]
         described = await describe_tables(self._source, self._names, oids, self._source.major_version)

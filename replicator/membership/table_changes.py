@@ -196,7 +196,7 @@ class MembershipChanges:
                 await self._take_in(source, [table], waits=True)
                 joined = True
             except (LockTimeoutError, UsageError, TerminalError) as error:
-                await self._give_up(source, table, error, refused)
+                await self._note_refused(source, table, error, refused)
         return joined
 
     async def _join_free(self, source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
@@ -220,7 +220,9 @@ class MembershipChanges:
         report_partitioned(tables)
         self._begin([table.oid for table in tables])
 
-    async def _give_up(self, source: Source, table: SourceTable, error: PgsluiceError, refused: dict[int, PgsluiceError]) -> None:
+    async def _note_refused(
+        self, source: Source, table: SourceTable, error: PgsluiceError, refused: dict[int, PgsluiceError]
+    ) -> None:
         copy = self._run.copy
         if table not in await tables_of(source, [table.oid]):
             log.info("a table was dropped or altered before it joined", table=table.qualified_name)
@@ -229,7 +231,7 @@ class MembershipChanges:
             return
         refused[table.oid] = error
         if copy is not None:
-            await copy.give_up(table.oid, error)
+            await copy.note_errored(table.oid, error)
 
     def _begin(self, oids: Collection[int]) -> None:
         if self._run.copy is not None and oids:
@@ -265,4 +267,4 @@ class MembershipChanges:
         known = self._watch.membership.oids | {table.oid for table in wanted.tables}
         strays = [record.oid for record in copy.progress.records if record.oid not in known and record.phase is not Phase.LEFT]
         if strays:
-            await copy.let_go(strays)
+            await copy.note_left(strays)

@@ -95,7 +95,7 @@ async def make_streams(settings: PipelineSettings, pipeline: Pipeline, client: C
     record = await load_pipeline(bucket)
     if record is not None and record.pipeline != pipeline.name:
         raise UsageError(f"group {names.group!r} is that of pipeline '{record.pipeline}'", "give each pipeline a separate group")
-    if record is None or record.left is None:
+    if record is None or record.unfinished is None:
         await FinishedCopyRetention(stream, bucket, settings.stream.retention_s).purge()
 
 

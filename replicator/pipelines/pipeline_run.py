@@ -81,7 +81,7 @@ from pgsluice.shared.pipelines.run_records import (
     load_pipeline,
     store_pipeline,
 )
-from pgsluice.shared.pipelines.run_requests import end_cancelled, end_pause
+from pgsluice.shared.pipelines.run_requests import end_cancelled, lift_pause
 from pgsluice.shared.process.domain import check_domain
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.shared.wire.table import Table
@@ -164,7 +164,7 @@ async def _run(settings: PipelineSettings, pipeline: Pipeline, asked: WantedRun,
             await note_outcome(bucket)
             await end_cancelled(bucket)
             if not asked.request and not asked.begun:
-                await end_pause(bucket)
+                await lift_pause(bucket)
             ended = await _ended_for(bucket, asked)
             if ended is None:
                 async with AsyncExitStack() as reading:
@@ -221,7 +221,7 @@ async def _ended_for(bucket: StateBucket, asked: WantedRun) -> RunRecord | None:
     """Returns the run of the request, if it is over: finished by an executor that died since, or cancelled."""
     record = await load_pipeline(bucket) if asked.request or asked.begun else None
     found = None if record is None else next(filter(asked.is_for, reversed(record.runs)), None)
-    return None if found is None or found.state.is_left else found
+    return None if found is None or found.state.is_unfinished else found
 
 
 @dataclass(slots=True)
@@ -306,10 +306,10 @@ class _Opened:
                 await run_until_first([watch.run(), self._publish(ranges), watch_lock(locked), self.reader.watch()])
             await watch.look_last()
         except PgsluiceError as error:
-            await self._note_end(ranges.planned, RunState.FAILED, error.fact)
+            await self._try_to_note_end(ranges.planned, RunState.FAILED, error.fact)
             raise
         except asyncio.CancelledError:
-            await self._note_end(ranges.planned, RunState.INTERRUPTED)
+            await self._try_to_note_end(ranges.planned, RunState.INTERRUPTED)
             raise
         if watch.ends_as is not None:
             return await self._end_as_wished(ranges.planned, watch.ends_as)
@@ -357,7 +357,7 @@ class _Opened:
 
     async def _without_left_ranges(self, planned: Planned, letters: RunLetters) -> Planned:
         """Ends the ranges of a run that was not finished. Those of the plan have numbers then that no range had."""
-        record, run, left = planned.record, planned.run, planned.record.unended
+        record, run, left = planned.record, planned.run, planned.record.with_open_ranges
         ranges: list[RangeRecord] = list(run.ranges)
         if left is not None:
             resumption = self._resumption
@@ -367,7 +367,7 @@ class _Opened:
                 ranges = await self.reader.counted(self.query, wanted, letters.without_dead(run, remaining))
                 run = replace(run, rows_read=run.rows_read + resumption.rows)
                 log.info("taking up a run", pipeline=self.pipeline.name, run=run.number, ranges=len(ranges))
-            elif left.state.is_left:
+            elif left.state.is_unfinished:
                 record = record.with_run(left.ended(RunState.ABANDONED, left.last_sequence, left.reason))
         return Planned(record, run).with_ranges(ranges)
 
@@ -402,7 +402,7 @@ class _Opened:
         plan_s, read_s = self.published_at - self.opened_at, time.monotonic() - self.published_at
         return replace(run, plan_s=run.plan_s + plan_s, read_s=run.read_s + read_s)
 
-    async def _note_end(self, planned: Planned, state: RunState, reason: str = "") -> None:
+    async def _try_to_note_end(self, planned: Planned, state: RunState, reason: str = "") -> None:
         """Notes the end if NATS answers. Otherwise the run stays READING and the next start resumes it."""
         with suppress(PgsluiceError):
             ended = self._timed(planned.run).ended(state, await end_in_ledger(self.client, self.names), reason)

@@ -74,7 +74,7 @@ class RunPlanning:
                 f"pipeline '{pipeline.name}' has changed since its last run: its query, columns, key, target or source",
                 "run it with --full: it reads all rows again, and removes none at the target",
             )
-        left = record.left
+        left = record.unfinished
         is_same = record.fingerprint == self.fingerprint
         is_asked_again = left is not None and (not full or asked.is_for(left))
         replaces = pipeline.write is WriteMode.REPLACE

@@ -67,7 +67,7 @@ class HeldRanges:
         """Notes that the range has ended: all of it is stored."""
         self._ended.append(EndedRange(self._in_hand.pop(key), last_sequence, is_whole))
 
-    def let_go(self, key: Range) -> None:
+    def release(self, key: Range) -> None:
         """Releases a range that no task has, and that is not taken up again under this snapshot."""
         if (subject := self._in_hand.pop(key, None)) is not None:
             self._ended.append(EndedRange(subject, None, is_whole=False))

@@ -136,8 +136,8 @@ class PreparedCopy:
             return None
         return anew(record)
 
-    async def let_go(self, oids: Collection[int]) -> None:
-        """Tables that are no longer followed leave the ledger's copy."""
+    async def note_left(self, oids: Collection[int]) -> None:
+        """Removes tables that are no longer followed from the ledger's copy."""
         async with self._changing:
             self.held.difference_update(oids)
             records = [
@@ -150,16 +150,16 @@ class PreparedCopy:
                 await self._end_or_tell()
 
     async def drop_out(self, oid: int) -> None:
-        """A table that waits is gone, or another by now."""
+        """Removes a table that waits, and is gone or another by now."""
         record = self.progress.get(oid)
         if record is not None and not record.snapshot:
             self.held.discard(oid)
             await self.forget([oid])
         else:
-            await self.let_go([oid])
+            await self.note_left([oid])
 
-    async def give_up(self, oid: int, error: PgsluiceError, retry: Retry | None = None) -> None:
-        """A table that waits cannot be copied now."""
+    async def note_errored(self, oid: int, error: PgsluiceError, retry: Retry | None = None) -> None:
+        """Notes why a table that waits cannot be copied now."""
         async with self._changing:
             self.held.discard(oid)
             self.progress.note_errored(oid, error, retry)

@@ -229,7 +229,7 @@ class ScheduleRun:
             raise error if isinstance(error, SnapshotGoneError) else SnapshotGoneError(error.fact, error.remedy)
         if oid not in self._abandoned and self._stays_in_hand(request, outcome, error):
             return
-        self._held.let_go(_key(request))
+        self._held.release(_key(request))
 
     def _stays_in_hand(self, request: RangeRequest, outcome: RangeOutcome, error: PgsluiceError) -> bool:
         """Returns False when its table is errored, for this snapshot or until a user retries it."""
@@ -269,7 +269,7 @@ class ScheduleRun:
     def _abandon(self, oid: int) -> None:
         self._abandoned.add(oid)
         for request in self._schedule.drop(oid):
-            self._held.let_go(_key(request))
+            self._held.release(_key(request))
 
 
 def _given_up(status: RangeStatus, error: PgsluiceError, remedy: str) -> PgsluiceError:

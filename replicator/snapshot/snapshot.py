@@ -121,7 +121,7 @@ class Snapshot:
             except TerminalError as error:
                 await self._release()
                 for record in prepared.ready:
-                    await self._until_answered(partial(prepared.give_up, record.oid, error), stop)
+                    await self._until_answered(partial(prepared.note_errored, record.oid, error), stop)
 
     async def close(self) -> None:
         """Ends Spark, which takes some seconds when it was started, and the connections. May be called again."""
@@ -200,7 +200,7 @@ class Snapshot:
                 if is_conflict:
                     error = SnapshotGoneError(error.fact, RECOVERY_CONFLICT)
                 if lost >= MOST_ROUNDS:
-                    _give_up(prepared, error)
+                    _note_ready_errored(prepared, error)
                     continue
                 pause_s = backoff.next_pause_s()
                 log.warning("copy interrupted; unfinished tables are copied again", reason=str(error), pause_s=pause_s)
@@ -241,7 +241,7 @@ class Snapshot:
             raise TerminalError(f"not copied: {names}", "see above and 'pgsluice status' for the reasons")
 
 
-def _give_up(prepared: PreparedCopy, error: TransientError) -> None:
+def _note_ready_errored(prepared: PreparedCopy, error: TransientError) -> None:
     for record in prepared.ready:
         fact = f"the standby ended {MOST_ROUNDS} snapshots one after the other before a table was copied ({error.fact})"
         prepared.progress.note_errored(record.oid, TerminalError(fact, error.remedy))

@@ -84,7 +84,7 @@ class AlertWatch:
                 await self._guarded(self._look)
                 await asyncio.sleep(self._settings.interval_s)
         finally:
-            await self._guarded(self._give_up)
+            await self._guarded(self._release_watch)
 
     async def _guarded(self, act: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -209,7 +209,7 @@ class AlertWatch:
         )
         return True
 
-    async def _give_up(self) -> None:
+    async def _release_watch(self) -> None:
         held, client = self._held, self._client()
         if held is None or held[0].holder != self._me or client is None or not client.is_connected:
             return

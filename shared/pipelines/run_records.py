@@ -45,7 +45,7 @@ class RunState(enum.StrEnum):
     ABANDONED = "abandoned"
 
     @property
-    def is_left(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Returns whether the next run takes up what is left of one in this state."""
         return self in (RunState.READING, RunState.INTERRUPTED, RunState.PAUSED, RunState.FAILED)
 
@@ -156,15 +156,15 @@ class PipelineRecord:
         return self.runs[-1] if self.runs else None
 
     @property
-    def left(self) -> RunRecord | None:
+    def unfinished(self) -> RunRecord | None:
         """The unfinished run, which the next start takes up."""
-        return self.newest if self.newest is not None and self.newest.state.is_left else None
+        return self.newest if self.newest is not None and self.newest.state.is_unfinished else None
 
     @property
-    def unended(self) -> RunRecord | None:
+    def with_open_ranges(self) -> RunRecord | None:
         """The run whose ranges were not ended in the stream: a task may still be at work on them."""
         newest = self.newest
-        return newest if newest is not None and (newest.state.is_left or newest.ranges) else None
+        return newest if newest is not None and (newest.state.is_unfinished or newest.ranges) else None
 
     def run_of(self, request: str) -> RunRecord | None:
         """The newest that was begun for the request."""
@@ -183,7 +183,7 @@ class PipelineRecord:
 
     def with_cancelled(self, number: int) -> PipelineRecord:
         """Returns the record with the run of that number ended as cancelled, when it is left; the same object otherwise."""
-        left = self.left
+        left = self.unfinished
         if left is None or left.number != number:
             return self
         return self.with_run(left.ended(RunState.CANCELLED, left.last_sequence, left.reason))

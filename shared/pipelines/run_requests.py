@@ -191,7 +191,7 @@ async def pause(bucket: Bucket) -> None:
 async def resume(bucket: Bucket) -> None:
     """Resumes the pipeline: its executor continues, with a paused run first."""
     record = await load_pipeline(bucket)
-    left = None if record is None else record.left
+    left = None if record is None else record.unfinished
 
     def resumed(known: RunRequests) -> RunRequests:
         known = known.resumed()
@@ -203,7 +203,7 @@ async def resume(bucket: Bucket) -> None:
     await RUN_REQUESTS.change(bucket, resumed)
 
 
-async def end_pause(bucket: Bucket) -> None:
+async def lift_pause(bucket: Bucket) -> None:
     """Lifts the pause as ``resume`` does, but without queueing a run: a user runs the pipeline now."""
     await RUN_REQUESTS.change(bucket, RunRequests.resumed)
 
@@ -212,7 +212,7 @@ async def cancel(bucket: Bucket) -> int:
     """Cancels the current or unfinished run; returns its number. It ends at once when no process reads for it, or at
     its next message. Waiting requests continue. Raises UsageError when there is no such run."""
     record = await load_pipeline(bucket)
-    left = None if record is None else record.left
+    left = None if record is None else record.unfinished
     if left is None:
         raise UsageError("no run is in progress, and none is unfinished", "'pgsluice runs' shows the result of the newest")
     number = left.number

@@ -46,7 +46,7 @@ class DesiredState:
             return False
         return await self.wish.look(bucket)
 
-    def obey(self) -> None:
+    def apply(self) -> None:
         """Has the process do what was found last."""
         match self.wish.value.state:
             case Desired.RUNNING:
@@ -62,10 +62,10 @@ class DesiredState:
 
     async def follow(self) -> None:
         """Runs until it is cancelled: reads, and applies each change."""
-        await follow(self._look_and_obey, "the desired state")
+        await follow(self._look_and_apply, "the desired state")
 
-    async def _look_and_obey(self) -> None:
+    async def _look_and_apply(self) -> None:
         if await self.look():
             desired = self.wish.value
             log.info("another state is desired", state=desired.state, by=desired.by, reason=desired.reason)
-            self.obey()
+            self.apply()

@@ -63,7 +63,7 @@ class RandomRanges:
                 is_whole = all(len(body) == 1 for body in one.bodies)
                 self._held.finish((OID, one.number), one.bodies[-1][-1], is_whole=is_whole)
             else:
-                self._held.let_go((OID, one.number))
+                self._held.release((OID, one.number))
 
     async def _publish_one(self, one: _Range, bytes_each: int) -> None:
         if one.is_complete:

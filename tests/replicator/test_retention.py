@@ -285,12 +285,12 @@ async def test_what_is_older_than_the_round_goes_only_when_all_of_it_is_applied(
     assert await place.purge() == [11, 12, 13]
 
 
-async def test_of_a_range_that_was_let_go_nothing_stays(place: CopyStream) -> None:
+async def test_nothing_stays_of_a_range_that_was_released(place: CopyStream) -> None:
     held(place, 1, 2, 3)
     await place.publish(4, range_number=1)
     await place.publish_body(2, range(1, 13), 14)
-    place.held.let_go((1, 2))
-    place.held.let_go((1, 3))
+    place.held.release((1, 2))
+    place.held.release((1, 3))
     await place.apply(w=16)
     assert await place.purge() == [4]
     assert place.held.ended == []

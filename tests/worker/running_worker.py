@@ -12,7 +12,7 @@ from pgsluice.shared.spark.session import Spark
 from pgsluice.shared.wire.names import GroupNames
 from pgsluice.worker.batches.broker_connection import BrokerConnection
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.planner import Bell
+from pgsluice.worker.batches.planner import WakeUp
 from pgsluice.worker.dead_letters.registry import DeadLetterRegistry
 from pgsluice.worker.dead_letters.replay import Replay
 from pgsluice.worker.definitions.worker_definitions import WorkerDefinitions
@@ -38,7 +38,7 @@ def running_worker(settings: WorkerSettings, loop: EventLoopThread, client: Clie
         settings=settings,
         loop=loop,
         connection=BrokerConnection(names, loop, client),
-        bell=Bell(),
+        wake_up=WakeUp(),
         spark=spark,
         sink=sink,
         streams=streams,

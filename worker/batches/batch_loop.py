@@ -259,7 +259,7 @@ class BatchLoop:
     def _write(self, plan: PlannedBatch, writer: PartitionWriter) -> WrittenBatch:
         """Starts the tasks of a batch; with STREAMED answers they run as the caller consumes them."""
         owned = self._worker.owned(plan)
-        self._worker.meet_definitions(plan, owned)
+        self._worker.judge_definitions(plan, owned)
         began_at, spark, task = time.monotonic(), self._worker.spark, self._worker.task(writer, owned)
         figures = BatchFigures(plan.planned_s)
         match self._sink.delivery:
@@ -351,7 +351,7 @@ class BatchLoop:
 def start_batches(worker: RunningWorker) -> BatchLoop:
     """Begins after ``worker.start``. Spark has started."""
     loop = BatchLoop(worker, worker.planner())
-    worker.let_reread()
+    worker.prepare_rereading()
     loop.start()
     return loop
 

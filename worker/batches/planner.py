@@ -113,7 +113,7 @@ class PlannedBatch:
         return self.ranges[0].lane
 
 
-class Bell:
+class WakeUp:
     """A wake-up for a planner that waits for new messages.
 
     The replicator rings (``names.bell_subject``) after what it published was acknowledged. A ring has no content, so
@@ -156,7 +156,7 @@ class Bell:
         self._was_quiet = False
 
     def note_look(self) -> None:
-        """Clears the bell; call it before a check, so that rings from now on end the next wait."""
+        """Clears it; call it before a check, so that rings from now on end the next wait."""
         self._rung.clear()
 
     def wait(self, deadline: float) -> bool:
@@ -201,7 +201,7 @@ class BatchPlanner:
     def __init__(
         self,
         connection: BrokerConnection,
-        bell: Bell,
+        wake_up: WakeUp,
         limit: BatchLimit,
         drain_to: int | None,
         copies: Copies,
@@ -214,7 +214,7 @@ class BatchPlanner:
         self._copied_partition_bytes = STREAMED_PARTITION_BYTES if streamed else None
         self._changes = ChangeReader(connection)
         self._snapshot = SnapshotReader(connection)
-        self._bell = bell
+        self._wake_up = wake_up
         self._limit = limit
         self._shared_limit = BatchLimit(min(limit.messages, SHARED_MESSAGES), min(limit.bytes, SHARED_BYTES))
         self._drain_to = drain_to
@@ -231,15 +231,15 @@ class BatchPlanner:
         before it. None when there is nothing new within ``patience_s``, or nothing that may be applied yet."""
         deadline = time.monotonic() + patience_s
         while not self._is_ended:
-            self._bell.note_look()
+            self._wake_up.note_look()
             needed = min(start.changes, start.caught_up) if start.cohort else start.changes
             self._marks = {sequence: mark for sequence, mark in self._marks.items() if sequence >= needed}
             began_at = time.monotonic()
             batch = self._batch(start, parallelism, after)
             if batch is not None:
-                self._bell.note_news()
+                self._wake_up.note_news()
                 return replace(batch, planned_s=time.monotonic() - began_at)
-            if not self._bell.wait(deadline):
+            if not self._wake_up.wait(deadline):
                 return None
         return None
 
@@ -255,11 +255,11 @@ class BatchPlanner:
     def end(self) -> None:
         """Ends planning: ``next`` no longer checks or waits. Any thread may call."""
         self._is_ended = True
-        self._bell.wake()
+        self._wake_up.wake()
 
     def wake(self) -> None:
         """Wakes a ``next`` that waits, for one more check. Any thread may call."""
-        self._bell.wake()
+        self._wake_up.wake()
 
     def _batch(self, start: LanePlaces, parallelism: int, after: Lane) -> PlannedBatch | None:
         last = self._last_mark(start.changes)

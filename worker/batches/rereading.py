@@ -18,7 +18,7 @@ class Rereading:
     def __init__(self) -> None:
         self._task: PartitionTask | None = None
 
-    def go_by(self, task: PartitionTask) -> None:
+    def use_task(self, task: PartitionTask) -> None:
         """Leaves out and transforms from now on as ``task`` does."""
         self._task = task
 

@@ -85,7 +85,7 @@ class WorkerDefinitions:
         self._transformation = replace(transformation, held=self._columns)
         return self._transformation
 
-    def meet(self, arrivals: Iterable[Arrival]) -> None:
+    def judge(self, arrivals: Iterable[Arrival]) -> None:
         """Judges the definitions of the batch that will be written now. Raises TerminalError when an operator must act
         first."""
         self._met = [self._judged(arrival) for arrival in arrivals]

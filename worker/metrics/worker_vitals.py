@@ -52,7 +52,7 @@ class WorkerVitals:
         """Exports the metrics of ``worker``, from now on, also while it is paused. ``applied`` returns its position."""
         self.metrics.follow(worker.registry)
         self._sink = worker.sink if isinstance(worker.sink, MeasuredSink) else None
-        self.let_go()
+        self.detach()
         if self._settings.are_wanted:
             self._watch = WorkerWatch(worker.streams, applied, worker.spark, lambda: self._runs(worker), self._on_ended)
 
@@ -62,7 +62,7 @@ class WorkerVitals:
             return []
         return worker.loop.run(read_run_samples(StateBucket(client, GroupNames(worker.settings.group))))
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Detaches from the worker; call it while everything that is read still exists."""
         watch, self._watch = self._watch, None
         if watch is not None:

@@ -229,7 +229,7 @@ def test_what_is_left_of_deletions_is_looked_for_anew(reconciled: Reconciled, mo
         broken.setattr(PublishingRun, "publish_deletes", publish_deletes)
         with pytest.raises(TransientError):
             reconciled.run()
-    left = reconciled.pipeline.record().left
+    left = reconciled.pipeline.record().unfinished
     assert left is not None
     assert left.reconciles
     reconciled.run(now=False)

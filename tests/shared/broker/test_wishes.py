@@ -47,7 +47,7 @@ from pgsluice.shared.pipelines.run_requests import (
     ask_for_run,
     cancel,
     end_cancelled,
-    end_pause,
+    lift_pause,
     pause,
     resume,
 )
@@ -230,10 +230,10 @@ async def run(world: World, actor: Actor, bucket: StateBucket, request: str) -> 
     try:
         await end_cancelled(bucket)
         if not request:
-            await end_pause(bucket)
+            await lift_pause(bucket)
         record = await load_pipeline(bucket) or PipelineRecord("ratings", "print", "pipeline-1")
         record = record.with_cancelled((await RUN_REQUESTS.load(bucket)).cancelled_run)
-        left = record.left
+        left = record.unfinished
         if left is not None:
             made = replace(left, state=RunState.READING, attempt=left.attempt + 1, request=request)
         else:
@@ -275,7 +275,7 @@ async def live(world: World, actor: Actor, bucket: StateBucket) -> None:
     desired = DesiredState(UNIT, lambda: bucket, told, report)
     for _ in range(3):
         await desired.look()
-        desired.obey()
+        desired.apply()
         wished = actor.seen[desired_key(UNIT)]
         assert told.is_to_end == bool(wished.get("stopped"))
         if told.is_to_end:
@@ -341,7 +341,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     cast=st.lists(st.integers(0, 99), min_size=3, max_size=8),
     skews=st.lists(st.sampled_from(SKEWS), min_size=8, max_size=8),
     choices=st.lists(st.integers(-1, 14), min_size=20, max_size=80),
-    before=st.tuples(st.sampled_from(OLDER), st.sampled_from([None, *filter(lambda state: state.is_left, RunState)])),
+    before=st.tuples(st.sampled_from(OLDER), st.sampled_from([None, *filter(lambda state: state.is_unfinished, RunState)])),
 )
 def test_nobody_takes_back_what_another_one_wished(
     nats_server: NatsServer, about: Sequence[str], cast: list[int], skews: list[timedelta], choices: list[int], before: Before
@@ -389,4 +389,4 @@ async def _settle(world: World, history: History, plain: StateBucket, bucket: Ca
     for request in world.asked:
         assert wishes.get("runs paused") or wishes[f"request {request}"] == RequestState.DONE
     states = {each.number: each.state for each in (record.runs if record else ())}
-    assert all(not states[number].is_left for number in world.cancelled), states
+    assert all(not states[number].is_unfinished for number in world.cancelled), states

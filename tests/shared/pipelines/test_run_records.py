@@ -15,7 +15,7 @@ def record(state: RunState, ranges: tuple[RangeRecord, ...] = RANGES) -> Pipelin
 
 
 @pytest.mark.parametrize(
-    ("state", "is_left"),
+    ("state", "is_unfinished"),
     [
         (RunState.READING, True),
         (RunState.INTERRUPTED, True),
@@ -26,12 +26,12 @@ def record(state: RunState, ranges: tuple[RangeRecord, ...] = RANGES) -> Pipelin
         (RunState.ABANDONED, False),
     ],
 )
-def test_a_run_that_ended_early_is_taken_up_and_one_that_is_over_is_not(state: RunState, is_left: bool) -> None:
-    assert (record(state).left is not None) == is_left
+def test_a_run_that_ended_early_is_taken_up_and_one_that_is_over_is_not(state: RunState, is_unfinished: bool) -> None:
+    assert (record(state).unfinished is not None) == is_unfinished
 
 
 def test_of_a_cancelled_run_a_task_may_be_at_work_until_its_ranges_are_ended() -> None:
     cancelled = record(RunState.CANCELLED)
-    assert (cancelled.left, cancelled.unended) == (None, cancelled.newest)
-    assert record(RunState.CANCELLED, ranges=()).unended is None
-    assert record(RunState.FAILED, ranges=()).unended is not None
+    assert (cancelled.unfinished, cancelled.with_open_ranges) == (None, cancelled.newest)
+    assert record(RunState.CANCELLED, ranges=()).with_open_ranges is None
+    assert record(RunState.FAILED, ranges=()).with_open_ranges is not None

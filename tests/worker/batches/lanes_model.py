@@ -30,7 +30,7 @@ from pgsluice.shared.wire.table import Table
 from pgsluice.testing.changes_builder import Change, delete, insert, table, transaction, update
 from pgsluice.worker.batches.broker_connection import BrokerConnection, process_connection
 from pgsluice.worker.batches.ownership import OwnershipLedger
-from pgsluice.worker.batches.planner import BatchPlanner, Bell, Copies, LanePlaces, PlannedBatch
+from pgsluice.worker.batches.planner import BatchPlanner, Copies, LanePlaces, PlannedBatch, WakeUp
 from pgsluice.worker.batches.planning import BatchLimit
 from pgsluice.worker.batches.receipts import read_receipts
 from pgsluice.worker.batches.task import PartitionTask
@@ -284,7 +284,7 @@ class Worker:
         connection = BrokerConnection(source.names, loop, client)
         self._paused: set[int] = set()
         copies = Copies(self._unready, self._is_copy_finished, two_lanes, lambda: frozenset(self._paused))
-        self._planner = BatchPlanner(connection, Bell(), BatchLimit(6, 1 << 20), None, copies)
+        self._planner = BatchPlanner(connection, WakeUp(), BatchLimit(6, 1 << 20), None, copies)
         self.joins = 0
 
     def step(self) -> None:

@@ -21,10 +21,10 @@ from pgsluice.worker.batches.planner import (
     LONGEST_PAUSE_WHERE_IT_RINGS_S,
     PAUSE_GROWTH,
     BatchPlanner,
-    Bell,
     Copies,
     LanePlaces,
     PlannedBatch,
+    WakeUp,
 )
 from pgsluice.worker.batches.planning import COPIED_MESSAGE_BYTES, BatchLimit, SequenceRange
 from pgsluice.worker.event_loop import EventLoopThread
@@ -45,7 +45,7 @@ class Group:
         self.names = GroupNames(group)
         self.loop = EventLoopThread("test-planner")
         self.client = self.loop.run(connect(nats.settings(), "test"))
-        self.bell = Bell()
+        self.wake_up = WakeUp()
 
     def planner(
         self,
@@ -56,7 +56,7 @@ class Group:
         streamed: bool = False,
     ) -> BatchPlanner:
         copies, connection = Copies(unready, is_finished=lambda _: True), BrokerConnection(self.names, self.loop, self.client)
-        return BatchPlanner(connection, self.bell, limit, drain_to, copies, streamed=streamed)
+        return BatchPlanner(connection, self.wake_up, limit, drain_to, copies, streamed=streamed)
 
     def publish(self, count: int, first: int = 1) -> None:
         self.loop.run(publish_inserts(self.client, self.names.group, count, first))
@@ -245,7 +245,7 @@ def test_who_is_to_end_waits_no_longer(stream: Group) -> None:
     planner = stream.planner()
     waiting = threading.Thread(target=lambda: found.append(planner.next(LanePlaces(0, 1), 2, 10 * LONGEST_S)), daemon=True)
     waiting.start()
-    wait_until(lambda: stream.bell.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
+    wait_until(lambda: stream.wake_up.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
     planner.end()
     waiting.join(LONGEST_S)
     assert found == [None]
@@ -254,13 +254,13 @@ def test_who_is_to_end_waits_no_longer(stream: Group) -> None:
 
 @pytest.mark.parametrize("rings", [True, False])
 def test_what_comes_ends_the_wait_whether_the_bell_is_rung_or_not(stream: Group, rings: bool) -> None:
-    stream.loop.run(stream.bell.listen(stream.client, stream.names))
+    stream.loop.run(stream.wake_up.listen(stream.client, stream.names))
     stream.publish(1)
     found: list[PlannedBatch | None] = []
     planner = stream.planner()
     waiting = threading.Thread(target=lambda: found.append(planner.next(LanePlaces(0, 1), 2, LONGEST_S)), daemon=True)
     waiting.start()
-    wait_until(lambda: stream.bell.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
+    wait_until(lambda: stream.wake_up.pause_s == LONGEST_PAUSE_S, deadline_s=LONGEST_S, what="a long wait")
     stream.publish(2, first=2)
     if rings:
         stream.loop.run(stream.client.publish(stream.names.bell_subject))
@@ -270,52 +270,52 @@ def test_what_comes_ends_the_wait_whether_the_bell_is_rung_or_not(stream: Group,
 
 def test_after_a_batch_the_next_one_is_looked_for_soon_though_nobody_rings(stream: Group) -> None:
     stream.publish(1)
-    stream.bell.pause_s = LONGEST_PAUSE_S
+    stream.wake_up.pause_s = LONGEST_PAUSE_S
     assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None
-    assert stream.bell.pause_s == FIRST_PAUSE_S
+    assert stream.wake_up.pause_s == FIRST_PAUSE_S
 
 
 def test_the_bell_ends_a_wait_at_once_and_makes_the_next_one_short(stream: Group) -> None:
-    bell = stream.bell
-    stream.loop.run(bell.listen(stream.client, stream.names))
-    bell.pause_s = 10 * LONGEST_S
-    waiting = threading.Thread(target=lambda: bell.wait(time.monotonic() + 10 * LONGEST_S), daemon=True)
+    wake_up = stream.wake_up
+    stream.loop.run(wake_up.listen(stream.client, stream.names))
+    wake_up.pause_s = 10 * LONGEST_S
+    waiting = threading.Thread(target=lambda: wake_up.wait(time.monotonic() + 10 * LONGEST_S), daemon=True)
     waiting.start()
     stream.loop.run(stream.client.publish(stream.names.bell_subject))
     waiting.join(LONGEST_S)
     assert not waiting.is_alive()
-    assert bell.pause_s == FIRST_PAUSE_S
-    assert not bell.wait(time.monotonic()), "the deadline has passed"
+    assert wake_up.pause_s == FIRST_PAUSE_S
+    assert not wake_up.wait(time.monotonic()), "the deadline has passed"
 
 
 def test_pauses_may_grow_longer_as_long_as_news_are_rung_for(stream: Group) -> None:
-    bell = stream.bell
-    assert bell.longest_pause_s == LONGEST_PAUSE_S
-    bell.ring()
-    bell.note_look()
+    wake_up = stream.wake_up
+    assert wake_up.longest_pause_s == LONGEST_PAUSE_S
+    wake_up.ring()
+    wake_up.note_look()
     stream.publish(1)
     assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None
-    assert bell.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
-    bell.pause_s = LONGEST_PAUSE_WHERE_IT_RINGS_S / PAUSE_GROWTH
-    bell._rung.set()
-    assert bell.wait(time.monotonic() + LONGEST_S)
-    assert bell.pause_s < LONGEST_PAUSE_WHERE_IT_RINGS_S, "a wait that a ring ended is not followed by a longer one"
-    bell.note_look()
-    bell.pause_s = FIRST_PAUSE_S
-    assert bell.wait(time.monotonic() + LONGEST_S), "nobody rings"
-    assert bell.pause_s == FIRST_PAUSE_S * PAUSE_GROWTH
+    assert wake_up.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
+    wake_up.pause_s = LONGEST_PAUSE_WHERE_IT_RINGS_S / PAUSE_GROWTH
+    wake_up._rung.set()
+    assert wake_up.wait(time.monotonic() + LONGEST_S)
+    assert wake_up.pause_s < LONGEST_PAUSE_WHERE_IT_RINGS_S, "a wait that a ring ended is not followed by a longer one"
+    wake_up.note_look()
+    wake_up.pause_s = FIRST_PAUSE_S
+    assert wake_up.wait(time.monotonic() + LONGEST_S), "nobody rings"
+    assert wake_up.pause_s == FIRST_PAUSE_S * PAUSE_GROWTH
     assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None
-    assert bell.longest_pause_s == LONGEST_PAUSE_S
-    bell.ring()
+    assert wake_up.longest_pause_s == LONGEST_PAUSE_S
+    wake_up.ring()
     assert stream.planner().next(LanePlaces(0, 0), 2, 0.0) is not None, "without a wait"
-    assert bell.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
+    assert wake_up.longest_pause_s == LONGEST_PAUSE_WHERE_IT_RINGS_S
 
 
 def test_what_rang_before_a_look_does_not_end_the_wait_after_it(stream: Group) -> None:
-    bell, pause_s = stream.bell, 0.1
-    bell.ring()
-    bell.note_look()
-    bell.pause_s = pause_s
+    wake_up, pause_s = stream.wake_up, 0.1
+    wake_up.ring()
+    wake_up.note_look()
+    wake_up.pause_s = pause_s
     started = time.monotonic()
-    assert bell.wait(started + LONGEST_S)
+    assert wake_up.wait(started + LONGEST_S)
     assert time.monotonic() - started >= pause_s

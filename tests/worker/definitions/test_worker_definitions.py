@@ -114,7 +114,7 @@ def test_what_became_of_a_definition_is_noted_when_its_batch_is_applied(broker: 
         replace(REWRITTEN, position=Position(LSN(4), 1), is_copied=True),
     ]
     for _ in range(2):
-        worker.meet(met)
+        worker.judge(met)
         assert broker.outcomes() == {}
     worker.settle()
     assert list(broker.outcomes().values()) == [
@@ -125,7 +125,7 @@ def test_what_became_of_a_definition_is_noted_when_its_batch_is_applied(broker: 
     ]
     worker.settle()
     successor = broker.start()
-    successor.meet([arrival()])
+    successor.judge([arrival()])
     successor.settle()
     assert len(broker.outcomes()) == 5
 
@@ -134,11 +134,11 @@ def test_what_became_of_a_definition_is_noted_when_its_batch_is_applied(broker: 
 def test_a_definition_that_needs_a_person_stops_the_worker_until_it_is_accepted(broker: Broker, stopping: Arrival) -> None:
     for _ in range(2):
         with pytest.raises(TerminalError, match=r"'pgsluice ddl accept 0/5000:3'"):
-            broker.start().meet([stopping])
+            broker.start().judge([stopping])
         assert broker.outcomes() == {AT: (DefinitionOutcome.STOPPED,)}
     broker.accept(AT)
     worker = broker.start()
-    worker.meet([stopping, arrival(at=Position(LSN(0x5000), 4))])
+    worker.judge([stopping, arrival(at=Position(LSN(0x5000), 4))])
     worker.settle()
     assert broker.outcomes() == {AT: (DefinitionOutcome.ACCEPTED,), Position(LSN(0x5000), 4): (DefinitionOutcome.APPLIED,)}
 
@@ -146,7 +146,7 @@ def test_a_definition_that_needs_a_person_stops_the_worker_until_it_is_accepted(
 def test_what_is_accepted_while_a_worker_runs_holds_when_it_comes_there(broker: Broker) -> None:
     worker = broker.start()
     broker.accept(AT)
-    worker.meet([REWRITTEN])
+    worker.judge([REWRITTEN])
     worker.settle()
     assert broker.outcomes() == {AT: (DefinitionOutcome.ACCEPTED,)}
 
@@ -157,12 +157,12 @@ def test_a_table_that_the_ledger_has_as_to_be_copied_again_stops_nobody(broker: 
     [met] = arrivals_of(message(6, definition), ownership)
     assert met == Arrival(6, Position(LSN(6000), 1), 6, definition, is_copied=True)
     worker = broker.start()
-    worker.meet([met])
+    worker.judge([met])
     worker.settle()
     assert broker.outcomes() == {met.position: (DefinitionOutcome.RECOPIED,)}
     [later] = arrivals_of(message(7, definition), ownership)
     with pytest.raises(TerminalError, match=r"--recopy public.t"):
-        worker.meet([later])
+        worker.judge([later])
 
 
 @pytest.mark.parametrize(("cohort", "lane"), [({TABLE.oid}, Lane.CATCH_UP), ({TABLE.oid + 1}, Lane.CHANGES)])
@@ -178,12 +178,12 @@ def test_a_definition_arrives_in_the_lane_of_its_table_alone(cohort: set[int], l
 
 def test_a_new_column_that_rules_say_nothing_of_stops_the_worker_until_it_is_accepted(broker: Broker) -> None:
     with pytest.raises(TerminalError, match=r"'public.t' has a new column \(more\).*accept 0/5000:3.*new-columns: pass"):
-        broker.start(rules=RULES).meet([arrival()])
-    broker.start(rules=RULES, new_columns="pass").meet([arrival()])
-    broker.start().meet([arrival()])
+        broker.start(rules=RULES).judge([arrival()])
+    broker.start(rules=RULES, new_columns="pass").judge([arrival()])
+    broker.start().judge([arrival()])
     broker.accept(AT)
     worker = broker.start(rules=RULES)
-    worker.meet([arrival()])
+    worker.judge([arrival()])
     worker.settle()
     assert broker.outcomes() == {AT: (DefinitionOutcome.APPLIED,)}
     assert broker.transformation.held == {}
@@ -195,14 +195,14 @@ def test_a_new_column_is_held_through_restarts_until_somebody_decides(
     monkeypatch.setattr(worker_definitions, "DECISIONS_INTERVAL_S", 0.0)
     worker = broker.start(rules=RULES, new_columns="hold")
     assert not worker.may_be_decided
-    worker.meet([arrival()])
+    worker.judge([arrival()])
     assert broker.transformation.held == {TABLE.oid: frozenset({3})}
     worker.settle()
     assert broker.outcomes() == {AT: (DefinitionOutcome.HELD,)}
     assert "a new column is left out of rows until an operator decides" in caplog.text
     worker = broker.start(rules=RULES, new_columns="hold")
     assert broker.transformation.held == {TABLE.oid: frozenset({3})}
-    worker.meet([arrival()])
+    worker.judge([arrival()])
     assert worker.may_be_decided
     worker.look_for_decisions()
     assert broker.transformation.held == {TABLE.oid: frozenset({3})}
@@ -217,13 +217,13 @@ def test_a_new_column_is_held_through_restarts_until_somebody_decides(
 
 def test_what_else_a_definition_alters_is_done_while_its_new_column_is_held(broker: Broker) -> None:
     worker = broker.start(rules=RULES, new_columns="hold")
-    worker.meet([arrival(with_columns(ID, replace(NOTE, name="remark"), MORE))])
+    worker.judge([arrival(with_columns(ID, replace(NOTE, name="remark"), MORE))])
     worker.settle()
     assert broker.outcomes() == {AT: (DefinitionOutcome.APPLIED, DefinitionOutcome.HELD)}
 
 
 def test_nothing_is_held_any_more_where_new_columns_pass(broker: Broker) -> None:
-    broker.start(rules=RULES, new_columns="hold").meet([arrival()])
+    broker.start(rules=RULES, new_columns="hold").judge([arrival()])
     broker.start(rules=RULES, new_columns="pass")
     assert broker.transformation.held == {}
     broker.start(rules=RULES, new_columns="hold")
@@ -232,10 +232,10 @@ def test_nothing_is_held_any_more_where_new_columns_pass(broker: Broker) -> None
 
 def test_a_held_column_that_comes_to_identify_rows_is_a_persons_decision(broker: Broker) -> None:
     worker = broker.start(rules=RULES, new_columns="hold")
-    worker.meet([arrival()])
+    worker.judge([arrival()])
     keyed = with_columns(ID, NOTE, replace(MORE, primary_key_position=2), identity_columns=(1, 3))
     with pytest.raises(TerminalError, match=r"'pgsluice ddl accept public.t'"):
-        worker.meet([arrival(keyed, WIDER)])
+        worker.judge([arrival(keyed, WIDER)])
 
 
 def test_definitions_are_given_to_a_sink_between_the_receipts_around_them(broker: Broker) -> None:
@@ -248,7 +248,7 @@ def test_definitions_are_given_to_a_sink_between_the_receipts_around_them(broker
     assert given == [2, AT, 3, AT, 5, AT, 6]
     worker = broker.start()
     assert worker.in_place(receipts) is receipts, "nothing is done where there is no definition"
-    worker.meet([arrival()])
+    worker.judge([arrival()])
     assert worker.in_place(receipts) is not receipts
     assert broker.start(SqliteSink(worker_settings(broker.group), {"path": ""})).in_place(receipts) is receipts
 
@@ -256,7 +256,7 @@ def test_definitions_are_given_to_a_sink_between_the_receipts_around_them(broker
 def test_a_sink_that_takes_none_is_said_once_to_pass_over_them(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     worker = broker.start(UnawareSink())
     for number in (1, 2):
-        worker.meet([replace(REWRITTEN, position=Position(LSN(number), 1)), replace(UNKNOWN, position=Position(LSN(number), 2))])
+        worker.judge([replace(REWRITTEN, position=Position(LSN(number), 1)), replace(UNKNOWN, position=Position(LSN(number), 2))])
         worker.settle()
     assert set(broker.outcomes().values()) == {(DefinitionOutcome.PASSED_OVER,)}
     assert len(broker.outcomes()) == 4
@@ -266,7 +266,7 @@ def test_a_sink_that_takes_none_is_said_once_to_pass_over_them(broker: Broker, c
 
 def test_a_sink_that_passes_them_on_is_noted_so(broker: Broker) -> None:
     worker = broker.start(SqliteSink(worker_settings(broker.group), {"path": ""}))
-    worker.meet([REWRITTEN])
+    worker.judge([REWRITTEN])
     worker.settle()
     assert broker.outcomes() == {AT: (DefinitionOutcome.PASSED_ON,)}
 

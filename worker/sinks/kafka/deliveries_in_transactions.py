@@ -20,7 +20,7 @@ from pgsluice.worker.sinks.sink import NOTHING_APPLIED, Applied
 
 
 class TransactionalDelivery:
-    """Blocking calls, of one thread. After any error ``give_up`` comes, then ``begin`` again."""
+    """Blocking calls, of one thread. After any error ``abort`` comes, then ``begin`` again."""
 
     def __init__(self, kafka: KafkaSinkSettings, group: str, worker: str) -> None:
         self._kafka = kafka
@@ -90,10 +90,10 @@ class TransactionalDelivery:
             self.begin()
             self.finish(applied)
         except BaseException as error:
-            self.give_up(error)
+            self.abort(error)
             raise
 
-    def give_up(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Aborts: the transaction's records must stay invisible. Raises TerminalError when another process has taken
         over, or a topic has lost records, for example by its deletion."""
         producer, is_open = self._producer, self._is_open

@@ -43,12 +43,12 @@ class PlainDelivery:
     def renumber(self, applied: Applied) -> None:
         self._positions.renumber(applied)
 
-    def give_up(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.discard()
 
     def close(self) -> None:
-        self.give_up(EOFError())
+        self.abort(EOFError())
         self._topics = None
         self._positions.close()

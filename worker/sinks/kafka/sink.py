@@ -86,7 +86,7 @@ class KafkaSink:
             self._outlet.finish(applied)
         except BaseException as error:
             self._given_up += 1
-            self._outlet.give_up(error)
+            self._outlet.abort(error)
             raise
         self._applied = applied
         self._note(time.monotonic() - began_at, records)

@@ -73,11 +73,11 @@ class Attempts:
         return not (self._one_by_one or self.labels_rows)
 
     def limit_stages(self, most: int) -> None:
-        """The target has no room for more than ``most``."""
+        """Limits staging tables to ``most``: the target has no room for more."""
         self._most_stages = min(self._most_stages, most)
 
-    def writer(self, writer: PostgresWriter) -> PostgresWriter:
-        """``writer`` as the next attempt needs it."""
+    def next_writer(self, writer: PostgresWriter) -> PostgresWriter:
+        """Counts the next attempt, and returns the writer for it."""
         self._written += not self._is_receiving
         return replace(
             writer,

@@ -199,7 +199,7 @@ class PostgresSink:
 
     def writer(self) -> PostgresWriter:
         handover = "" if self._handover is None else self._handover.path
-        return replace(self._attempts.writer(self._writer), handover=handover)
+        return replace(self._attempts.next_writer(self._writer), handover=handover)
 
     def accept(self, definitions: Collection[PublishedDefinition]) -> None:
         self._accepted = definitions

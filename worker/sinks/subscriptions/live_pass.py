@@ -62,7 +62,7 @@ class LivePass:
                 if isinstance(share, list):
                     self._add(subscriber, message.sequence, share)
                 else:
-                    self._step_out(subscriber)
+                    self._take_out(subscriber)
             if message.views:
                 self._bound_own_bytes()
 
@@ -75,7 +75,7 @@ class LivePass:
                 if subscriber.standing is Standing.LIVE:
                     subscriber.sequence = max(subscriber.sequence, sequence)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Aborts the batch, which comes again: drops unsent events. Accepted ones are skipped then."""
         with self.lock:
             self._open = {}
@@ -112,13 +112,13 @@ class LivePass:
         for request in open_request.add(sequence, texts):
             self._queue(subscriber, request)
 
-    def _step_out(self, subscriber: Subscriber) -> None:
+    def _take_out(self, subscriber: Subscriber) -> None:
         """Takes a subscriber out of the pass: its view of a message is not available, or failed, so the stream is read
         for it."""
         with self.lock:
             if subscriber.standing is Standing.LIVE:
-                subscriber.step_out()
-                self._let_go(subscriber, 0.0)
+                subscriber.leave_pass()
+                self._drop_from_pass(subscriber, 0.0)
 
     def _flush(self) -> None:
         """Queues open requests."""
@@ -161,10 +161,10 @@ class LivePass:
 
     def _leave(self, subscriber: Subscriber, pause_s: float) -> None:
         if subscriber.standing is Standing.LIVE:
-            subscriber.leave()
-        self._let_go(subscriber, pause_s)
+            subscriber.leave_and_rest()
+        self._drop_from_pass(subscriber, pause_s)
 
-    def _let_go(self, subscriber: Subscriber, pause_s: float) -> None:
+    def _drop_from_pass(self, subscriber: Subscriber, pause_s: float) -> None:
         self.drop(subscriber)
         if subscriber.sent_at is None:
             self._on_left(subscriber, pause_s)

@@ -95,7 +95,7 @@ class SubscriptionsSink:
             live.finish(applied.sequence)
             self._check_replayed()
         except BaseException:
-            live.give_up()
+            live.abort()
             raise
         service.store()
         self._positions.store(applied)

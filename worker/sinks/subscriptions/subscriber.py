@@ -173,17 +173,17 @@ class Subscriber:
         if self.failures == 1:
             log.warning("a subscription's receiver fails", subscription=self.identifier, reason=error.fact)
         if self._is_gone or failing_s >= self._service.pause_after_s:
-            self._give_up()
+            self._pause_failing()
         return max(self._service.pauses.after(self.failures), self._asked_pause_s)
 
     def note_unworkable(self, reason: str) -> None:
         """Notes that its rules cannot be applied to the next message. It must not get that without them, and nothing is
         left out silently: a user resumes it after that message, or subscribes with other rules."""
         self.reason, self.failing_since = reason, datetime.now(UTC).isoformat()
-        self._give_up()
+        self._pause_failing()
 
     def note_missed(self, through: int) -> None:
-        """The messages up to that one are gone."""
+        """Notes that the messages up to that one are gone."""
         log.warning(
             "a subscription missed messages that are gone", subscription=self.identifier, first=self.sequence + 1, last=through
         )
@@ -193,14 +193,14 @@ class Subscriber:
         """Joins the pass."""
         self.standing = Standing.LIVE
 
-    def step_out(self) -> None:
+    def leave_pass(self) -> None:
         """Leaves the pass, until it has caught up. Waiting events are read again from the stream."""
         self.standing = Standing.BEHIND
         self.drop_pending()
 
-    def leave(self) -> None:
+    def leave_and_rest(self) -> None:
         """Leaves the pass after delaying the others."""
-        self.step_out()
+        self.leave_pass()
         self._rests_until = time.monotonic() + self._rest_s
         self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
 
@@ -210,7 +210,7 @@ class Subscriber:
 
     def resume(self, record: SubscriptionRecord) -> None:
         """Resumes as a user requested: at its position, after messages to leave out, or before messages to repeat."""
-        self.step_out()
+        self.leave_pass()
         self.resumed = record.resumed
         self.failures, self.failing_since, self.reason, self.missed = 0, "", "", 0
         self._rests_until = 0.0
@@ -232,7 +232,7 @@ class Subscriber:
             with contextlib.suppress(OSError):
                 connection.close()
 
-    def _give_up(self) -> None:
+    def _pause_failing(self) -> None:
         self.standing = Standing.PAUSED
         self.drop_pending()
         log.warning("a subscription is paused", subscription=self.identifier, owner=self.record.owner, reason=self.reason)

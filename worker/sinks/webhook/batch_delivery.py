@@ -50,7 +50,7 @@ class Lanes:
             while requests:
                 self._take_result(requests)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Ends what is waiting, and what waits for a better moment; returns when nothing is under way any more."""
         self._pause.halted.set()
         for requests in self._requests:

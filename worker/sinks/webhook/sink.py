@@ -97,7 +97,7 @@ class WebhookSink:
             assert delivery is not None, "a batch has at least one receipt"
             delivery.finish(applied)
         except BaseException:
-            self._lanes.give_up()
+            self._lanes.abort()
             raise
         self._positions.store(applied)
         self._applied = applied

@@ -32,12 +32,12 @@ def test_a_batch_whose_outcome_a_constraint_refuses_is_written_one_by_one_and_th
     writer: PostgresWriter,
 ) -> None:
     attempts = Attempts(most_stages=8)
-    assert not attempts.writer(writer).one_by_one
+    assert not attempts.next_writer(writer).one_by_one
     assert isinstance(attempts.refusal(PieceError(ORDERS, psycopg.errors.UniqueViolation()), "messages 1 to 2"), TransientError)
-    assert attempts.writer(writer).one_by_one
+    assert attempts.next_writer(writer).one_by_one
     attempts.changes_applied()
     attempts.committed()
-    assert not attempts.writer(writer).one_by_one
+    assert not attempts.next_writer(writer).one_by_one
 
 
 def test_rows_stay_labelled_for_some_batches_after_one_was_refused(writer: PostgresWriter) -> None:
@@ -46,14 +46,14 @@ def test_rows_stay_labelled_for_some_batches_after_one_was_refused(writer: Postg
     assert isinstance(attempts.refusal(refused, "messages 1 to 2"), WriteAgain)
     assert isinstance(attempts.refusal(refused, "messages 1 to 2"), TerminalError)
     for _ in range(LABELLED_BATCHES):
-        assert attempts.writer(writer).labelled
+        assert attempts.next_writer(writer).labelled
         attempts.changes_applied()
-    assert not attempts.writer(writer).labelled
+    assert not attempts.next_writer(writer).labelled
 
 
 def test_many_attempts_at_a_batch_are_the_last_ones_in_the_end_and_blame_no_first_change(writer: PostgresWriter) -> None:
     attempts = Attempts(most_stages=8)
-    written = [attempts.writer(writer) for _ in range(TASK_LOCK_ATTEMPTS)]
+    written = [attempts.next_writer(writer) for _ in range(TASK_LOCK_ATTEMPTS)]
     assert [each.is_last for each in written].index(True) == TASK_LOCK_ATTEMPTS - 1
     assert not any(each.blame_first for each in written)
 
@@ -62,19 +62,19 @@ def test_first_changes_are_blamed_after_some_passes_that_rejected_others_of_the_
     attempts = Attempts(most_stages=8)
     written = []
     for _ in range(LAST_CHANGE_PASSES + 1):
-        written.append(attempts.writer(writer))
+        written.append(attempts.next_writer(writer))
         attempts.rejected()
     assert [each.blame_first for each in written].index(True) == LAST_CHANGE_PASSES
     attempts.committed()
-    assert not attempts.writer(writer).blame_first
+    assert not attempts.next_writer(writer).blame_first
 
 
 def test_a_batch_has_no_more_stages_than_the_target_has_room_for(writer: PostgresWriter) -> None:
     attempts = Attempts(most_stages=8)
     attempts.limit_stages(12)
-    assert attempts.writer(writer).stages == 8
+    assert attempts.next_writer(writer).stages == 8
     attempts.limit_stages(3)
-    assert attempts.writer(writer).stages == 3
+    assert attempts.next_writer(writer).stages == 3
 
 
 def test_batches_overlap_only_while_they_are_written_as_any_other() -> None:
