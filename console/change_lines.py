@@ -38,12 +38,12 @@ class _Digits(str):
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Numbers keep their digits. Raises ValueError."""
+    """Parses JSON; numbers keep their digits. Raises ValueError."""
     return json.loads(text, parse_int=_Digits, parse_float=_Digits)
 
 
 def format_json(value: object) -> str:
-    """The inverse of ``parse_json``."""
+    """Formats as JSON: the inverse of ``parse_json``."""
     return orjson.dumps(value, default=_as_it_is, option=orjson.OPT_PASSTHROUGH_SUBCLASS).decode()
 
 

@@ -8,8 +8,8 @@ _GAP = "  "
 
 
 def format_columns(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> Iterator[str]:
-    """A line for the headings, then one for each row. ``numbers`` are the indexes of the columns that are set to the right; their
-    headings stay at the left. The last column is as long as it is."""
+    """Yields a line for the headings, then one for each row. ``numbers`` are the indexes of the columns that are set to
+    the right; their headings stay at the left. The last column is as long as it is."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     yield _GAP.join(map(str.ljust, headings, widths)).rstrip()
     for row in rows:

@@ -92,7 +92,7 @@ def takes_config(function: CommandFunction) -> CommandFunction:
 
 
 def load_settings(context: click.Context, settings: type[T]) -> T:
-    """The settings of the running command, checked; from here on the log has the form and level they ask for."""
+    """Returns the settings of the running command, checked; from here on the log has the form and level they ask for."""
     return config.make(settings, load_values(context, settings))
 
 

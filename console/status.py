@@ -208,7 +208,7 @@ async def _known(bucket: StateBucket, documented: Sequence[str]) -> _GroupRecord
 
 
 def format_status(status: GroupStatus) -> Iterator[str]:
-    """One aligned line for each thing."""
+    """Yields one aligned line for each thing."""
     yield f"group        {status.group}"
     yield f"source       {_source_line(status)}"
     if status.publisher is None:

@@ -74,7 +74,7 @@ _NUMBERS = range(2, 6)
 
 
 def format_tables(tables: Sequence[TableStatus]) -> Iterator[str]:
-    """Aligned columns, and below a table in trouble what is wrong and what to do."""
+    """Yields aligned columns, and below a table in trouble the problem and the remedy."""
     rows = [
         (
             table.table,
@@ -123,7 +123,7 @@ def membership_status(membership: Membership) -> MembershipStatus:
 
 
 def format_membership(status: MembershipStatus) -> Iterator[str]:
-    """One line for the publication, and one for each thing that is not as it should be."""
+    """Yields one line for the publication, and one for each thing that is not as it should be."""
     yield f"publication  {status.publication}: {status.tables} tables, looked at {status.seen_at[:19]}, {status.seen_lsn}"
     for entry in status.missing:
         yield f"    MISSING  changes of {entry.qualified_name} since {entry.lsn} ({entry.at[:19]}): {entry.reason}"

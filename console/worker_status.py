@@ -152,7 +152,7 @@ class PublisherStatus:
 
 
 def age_s(time: str) -> float:
-    """0 for a time that is not known."""
+    """Returns 0 for a time that is not known."""
     if not time:
         return 0.0
     return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
@@ -205,7 +205,7 @@ def _catch_up(worker: WorkerStatus) -> str:
 
 
 def missed_lines(worker: WorkerStatus) -> Iterator[str]:
-    """A line for each table whose changes met no row."""
+    """Yields a line for each table whose changes met no row."""
     for missed in worker.missed:
         verdict = f"; it was copied, so SOURCE AND TARGET DIFFER: {missed.remedy}" if missed.diverged else ""
         changes = counted(missed.changes, missed.updates, missed.deletes)

@@ -94,8 +94,8 @@ class _FoundGroup:
 async def prepare_group(
     run: Run, source: Source, facts: SourceFacts, identity: SystemIdentity, bucket: StateBucket, watch: PublicationWatch
 ) -> tuple[ReplicationSlot, GroupRecord]:
-    """The slot to be streamed from, and what the group is bound to. Raises UsageError or TerminalError when they do not belong
-    together, TransientError while another process reads the slot."""
+    """Returns the slot to be streamed from, and what the group is bound to. Raises UsageError or TerminalError when
+    they do not belong together, TransientError while another process reads the slot."""
     found = await _find(source, run.names, identity, bucket)
     await _check(run, source, facts, found)
     publication = await _prepare_publication(run, source, bucket, watch, found)
@@ -150,7 +150,7 @@ async def _create_slot(run: Run, source: Source, facts: SourceFacts) -> Replicat
 
 
 async def read_record(bucket: StateBucket) -> GroupRecord | None:
-    """None before the group's first start."""
+    """Returns None before the group's first start."""
     entry = await bucket.read(GROUP_KEY, GroupRecord)
     return None if entry is None else entry.value
 
@@ -158,7 +158,7 @@ async def read_record(bucket: StateBucket) -> GroupRecord | None:
 async def _bind_group(
     run: Run, identity: SystemIdentity, database: str, publication_oid: int, bucket: StateBucket
 ) -> GroupRecord:
-    """The group's record, made at the first start. Raises TransientError when another start came between."""
+    """Returns the group's record, made at the first start. Raises TransientError when another start came between."""
     names = run.names
     record = GroupRecord(
         group=names.group,
@@ -207,7 +207,7 @@ class FirstStart:
 
     @classmethod
     async def look(cls, client: Client, names: GroupNames) -> FirstStart | None:
-        """None when this is no first start. Raises TransientError."""
+        """Returns None when this is no first start. Raises TransientError."""
         return None if await StateBucket(client, names).exists() else cls(names)
 
     async def undo(self, client: Client, source: PostgresSettings, made: MadeAtSource) -> None:

@@ -64,18 +64,18 @@ class Progress:
         self._mark(_Mark(sequence, flushed, in_stream=True))
 
     def caught_up(self, lsn: LSN) -> None:
-        """Whatever the source has for us below ``lsn`` is in messages handed to the publisher."""
+        """Notes that whatever the source has for us below ``lsn`` is in messages handed to the publisher."""
         if self._marks and self._marks[-1].sequence == self._published_sequence and not self._marks[-1].in_stream:
             self._marks.pop()
         self._mark(_Mark(self._published_sequence, lsn, in_stream=False))
 
     def acknowledged(self, sequence: int) -> None:
-        """JetStream holds every message up to ``sequence``."""
+        """Notes that JetStream holds every message up to ``sequence``."""
         self._acknowledged_sequence = max(self._acknowledged_sequence, sequence)
         self._settle_marks()
 
     def recorded(self, lsn: LSN) -> None:
-        """``lsn``, a former ``recordable``, is durable in the state bucket."""
+        """Notes that ``lsn``, a former ``recordable``, is durable in the state bucket."""
         self._confirmed = max(self._confirmed, lsn)
 
     def _mark(self, mark: _Mark) -> None:

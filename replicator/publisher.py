@@ -177,7 +177,7 @@ class Publisher:
         await self._progressed.wait()
 
     def _pieces(self, message: Message) -> Iterator[tuple[MessageHeaders, bytes]]:
-        """The message's headers and data, chunk by chunk."""
+        """Yields the message's headers and data, chunk by chunk."""
         compressed = None if self._compress is None else self._compress(message.body)
         size = None if compressed is None else len(message.body)
         for chunk, data in cut(message.body if compressed is None else compressed, self._chunk_bytes):
@@ -369,7 +369,7 @@ class Publisher:
             )
 
     def _acknowledge(self, sequence: int) -> None:
-        """The stream holds ``sequence``, and with it, by the fence, everything before."""
+        """Notes that the stream holds ``sequence``, and with it, by the fence, everything before."""
         acknowledged, now = False, time.monotonic()
         while self._window and self._window[0].sequence <= sequence:
             outstanding = self._window.popleft()

@@ -101,7 +101,7 @@ class StreamReceiver:
         return max(self._progress.received, self._assembler.flushed)
 
     def silence_s(self) -> float:
-        """Seconds that the loop has been waiting for the server; 0 while it is busy itself."""
+        """Returns seconds that the loop has been waiting for the server; 0 while it is busy itself."""
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     def finish_at(self, until: LSN) -> None:
@@ -238,7 +238,7 @@ class StreamReceiver:
             self._pulse.progressed(idle=True)
 
     async def _note_reached(self, lsn: LSN) -> None:
-        """The server has sent everything that commits before ``lsn``, and no transaction is open."""
+        """Notes that the server has sent everything that commits before ``lsn``, and no transaction is open."""
         self._assembler.check_reached(lsn)
         await self._publish_drained()
         self._progress.caught_up(lsn)
@@ -281,7 +281,7 @@ class StreamReceiver:
 
 
 def status_interval_s(wal_sender_timeout_ms: int) -> float:
-    """A third of the server's patience; 0 means that it has no limit."""
+    """Returns a third of the server's patience; 0 means that it has no limit."""
     return min(MAX_INTERVAL_S, wal_sender_timeout_ms / 3000) if wal_sender_timeout_ms else MAX_INTERVAL_S
 
 

@@ -28,7 +28,7 @@ class Relations:
         return oid in self._frames
 
     def frame(self, oid: int) -> bytes | None:
-        """The table's newest Relation frame."""
+        """Returns the table's newest Relation frame."""
         return self._frames.get(_OID.pack(oid))
 
     def is_known(self, frame: bytes, table: Table) -> bool:
@@ -37,12 +37,12 @@ class Relations:
         return self._frames.get(oid) == frame and self._tables[oid] == table
 
     def note(self, frame: bytes, table: Table) -> None:
-        """A Relation frame."""
+        """Notes a Relation frame."""
         self._frames[frame[1:5]], self._tables[frame[1:5]] = frame, table
         self._forget_heads()
 
     def note_type(self, frame: bytes) -> None:
-        """A Type frame."""
+        """Notes a Type frame."""
         self._types[frame[1:5]] = frame
         self._forget_heads()
 

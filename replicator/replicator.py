@@ -133,7 +133,7 @@ class Replicator:
         await run_until_first([run_until_all(calls), reporting, obeying, showing, alerting])
 
     def request_stop(self) -> None:
-        """``run`` returns soon, with everything published confirmed."""
+        """Requests a stop: ``run`` returns soon, with everything published confirmed."""
         self._stopping.request()
 
     def reload(self, read_again: Reload) -> None:
@@ -279,7 +279,7 @@ class Replicator:
             await opening.__aexit__(None, None, None)
 
     async def _connected(self, end: asyncio.Event) -> Client | None:
-        """The connection to NATS, where it was looked up once what this process is to do. None after ``end``."""
+        """Returns the connection to NATS, where it was looked up once what this process is to do. None after ``end``."""
         if self._client is None or self._client.is_closed:
             name = f"pgsluice replicator {self._settings.group}"
             connecting = connect(self._settings.nats, name, self._settings.connect_timeout_s)

@@ -88,7 +88,7 @@ class RunningCopyRetention:
         return {subject: sequence for subject, sequence in needed.items() if sequence is not None}
 
     async def _first_in_hand(self, subject: str, applied: int) -> int | None:
-        """None when the stream holds nothing of the range."""
+        """Returns None when the stream holds nothing of the range."""
         newest = await self._stream.last_message_on(subject)
         if newest is None:
             return None
@@ -99,12 +99,13 @@ class RunningCopyRetention:
         return await self._begin_of_body(subject, newest)
 
     async def _first_unapplied(self, subject: str, applied: int) -> int | None:
-        """The first chunk of the first body that is not applied; None when all are."""
+        """Returns the first chunk of the first body that is not applied; None when all are."""
         message = await self._stream.next_message_on(subject, applied + 1)
         return None if message is None else await self._begin_of_body(subject, message)
 
     async def _begin_of_body(self, subject: str, message: StoredMessage) -> int:
-        """The sequence of the first chunk. Numbers of a subject ascend, so this halves the stream; a body may have hundreds."""
+        """Returns the sequence of the first chunk. Numbers of a subject ascend, so this halves the stream; a body may
+        have hundreds."""
         headers = SnapshotHeaders.decode(message.headers)
         if headers.chunk.index == 1:
             return message.sequence
@@ -150,5 +151,6 @@ def _is_half_full(state: StreamState) -> bool:
 
 
 async def copied_by_all(bucket: StateBucket) -> int:
-    """The newest sequence of the snapshot stream that every registered worker has applied; 0 when there is no worker."""
+    """Returns the newest sequence of the snapshot stream that every registered worker has applied; 0 when there is no
+    worker."""
     return min((report.snapshot_sequence for report in (await read_reports(bucket)).values()), default=0)

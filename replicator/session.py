@@ -73,8 +73,8 @@ async def open_session(run: Run, client: Client) -> AsyncIterator[ReplicationSes
 
 
 async def _facts(run: Run, client: Client, source: Source) -> SourceFacts:
-    """Checked: all that a start depends on in the first session, the server alone in later ones, and after a copy's preparation,
-    which has checked the rest."""
+    """Returns checked facts: all that a start depends on in the first session, the server alone in later ones, and
+    after a copy's preparation, which has checked the rest."""
     if run.is_publication_ready or run.copy is not None:
         return await source.check()
     return await check_start(run.settings, run.names, source, StateBucket(client, run.names))
@@ -176,7 +176,7 @@ def _log_start(slot: ReplicationSlot, stream: ChangeStream, point: ResumePoint) 
 
 
 async def find_until(text: str, source: Source) -> LSN:
-    """The LSN that ``--until-lsn`` means now."""
+    """Returns the LSN that ``--until-lsn`` means now."""
     return await source.current_lsn() if text == "current" else parse_lsn(text)
 
 

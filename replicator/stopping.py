@@ -32,7 +32,7 @@ class ReplicatorStopping:
         self._is_pause_wanted = False
 
     def request(self) -> None:
-        """Stop for good."""
+        """Stops for good."""
         self.for_good.set()
         self.end.set()
 
@@ -62,7 +62,7 @@ class ReplicatorStopping:
             self._pulse.activity = before
 
     async def unless_ended(self, call: Coroutine[Any, Any, T], end: asyncio.Event) -> T | None:
-        """The call's result; None, with the call cancelled, when ``end`` came first."""
+        """Returns the call's result; None, with the call cancelled, when ``end`` came first."""
         task, ended = asyncio.ensure_future(call), asyncio.ensure_future(end.wait())
         try:
             await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -100,7 +100,7 @@ class YamlMapping:
         self._problems.add(line_of(entry[0]) if entry else self.line, self.where, text)
 
     def text(self, key: str) -> str | None:
-        """A scalar's characters; None when the key is absent or has no value."""
+        """Returns a scalar's characters; None when the key is absent or has no value."""
         node = self._value(key)
         if node is None:
             return None
@@ -128,7 +128,7 @@ class YamlMapping:
         return text
 
     def choice(self, key: str, choices: Collection[str]) -> str | None:
-        """A required text out of ``choices``."""
+        """Returns a required text out of ``choices``."""
         text = self.required_text(key, next(iter(choices)))
         if text is not None and text not in choices:
             self.problem(f"{key} '{text}' is unknown{self._problems.suggestion(text, choices)}", key)
@@ -156,7 +156,7 @@ class YamlMapping:
         return int(text)
 
     def texts(self, key: str) -> list[str] | None:
-        """A list of scalars; None when the key is absent."""
+        """Returns a list of scalars; None when the key is absent."""
         node = self._value(key)
         if node is None or is_null(node):
             return None
@@ -166,7 +166,7 @@ class YamlMapping:
         return [str(item.value) for item in node.value]
 
     def mapping(self, key: str) -> YamlMapping | None:
-        """A mapping inside this one, with the same ``where``; None when the key is absent."""
+        """Returns a mapping inside this one, with the same ``where``; None when the key is absent."""
         node = self._value(key)
         if node is None or is_null(node):
             return None
@@ -176,7 +176,8 @@ class YamlMapping:
         return YamlMapping(node, self.where, self._problems)
 
     def mappings(self, key: str, where: str | None = None) -> list[YamlMapping] | None:
-        """A list of mappings; None when the key is absent. With ``where``, the n-th one's begins with it and ends with n."""
+        """Returns a list of mappings; None when the key is absent. With ``where``, the n-th one's begins with it and
+        ends with n."""
         node = self._value(key)
         if node is None or is_null(node):
             return None

@@ -72,7 +72,7 @@ class OldRows(KnownRows):
 
 
 def completed_column(changes: TableChanges, index: int) -> Sequence[Value]:
-    """The column's new values, each UNCHANGED one replaced by the old row's as far as that was sent."""
+    """Returns the column's new values, each UNCHANGED one replaced by the old row's as far as that was sent."""
     if changes.old is None or changes.old_kinds is None:
         return changes.new[index]
     told = _kinds_that_tell(changes, index)
@@ -83,7 +83,7 @@ def completed_column(changes: TableChanges, index: int) -> Sequence[Value]:
 
 
 def _kinds_that_tell(changes: TableChanges, index: int) -> tuple[int, ...]:
-    """The kinds of old row that hold the column."""
+    """Returns the kinds of old row that hold the column."""
     return (OLD_ROW, OLD_KEY) if changes.table.columns[index].identity_key else (OLD_ROW,)
 
 
@@ -99,8 +99,8 @@ def all_present(values: Sequence[Value]) -> bool:
 
 
 def tested_column(rows: RowImages, index: int, name: str, test: TestValues) -> bytes:
-    """The truth of ``test`` for each row: NULL for NULL, UNKNOWN where the value is not known. A row whose value is not of its
-    type fails, and is UNKNOWN."""
+    """Returns the truth of ``test`` for each row: NULL for NULL, UNKNOWN where the value is not known. A row whose
+    value is not of its type fails, and is UNKNOWN."""
     values = rows.column(index)
     present = cast("Sequence[bytes]", values) if all_present(values) else [value for value in values if isinstance(value, bytes)]
     try:

@@ -120,7 +120,7 @@ def _float_keys(values: Sequence[bytes]) -> Iterable[Key]:
 
 
 def _number(text: str) -> Key:
-    """An int where it is one: that compares fastest."""
+    """Returns an int where it is one: that compares fastest."""
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -249,7 +249,7 @@ _ELEMENTS = {
 
 
 def ordering_of(column: Column) -> Ordering | None:
-    """None when values of the column's type cannot be compared."""
+    """Returns None when values of the column's type cannot be compared."""
     if is_array(column):
         return None
     if is_citext(column):

@@ -73,7 +73,7 @@ def _encoded(returned: object) -> bytes:
 
 
 def own_transformation(name: str, parameters: YamlMapping) -> OwnTransformation | None:
-    """None when it cannot be made, which is noted then."""
+    """Returns None when it cannot be made, which is noted then."""
     given = {key: parameters.text(key) or "" for key in parameters.keys() if key not in _NOT_ITS_OWN}  # noqa: SIM118  no dict
     try:
         rule = made_of("rule", name, find_class("rule", name), given, how=_HOW_TO_GIVE)

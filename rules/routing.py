@@ -91,8 +91,8 @@ class BoundRoute:
         return operation in self._operations
 
     def apply(self, changes: TableChanges) -> TableChanges | None:
-        """The changes under their new names; None when the route takes none of them. Lists of values are shared with
-        ``changes`` wherever rows are not chosen."""
+        """Returns the changes under their new names; None when the route takes none of them. Lists of values are shared
+        with ``changes`` wherever rows are not chosen."""
         if changes.operations.translate(None, self._row_operations):
             rows = [row for row, operation in enumerate(changes.operations) if operation in self._operations]
             if not rows:
@@ -161,7 +161,7 @@ class Routing:
         return [routed for route in bound if (routed := route.apply(changes)) is not None]
 
     def truncate(self, truncation: Truncation, names: Mapping[int, TableName] = NO_NAMES) -> Truncation | None:
-        """The truncation of the tables' destinations; None when no route takes it. Raises as ``bind`` does."""
+        """Returns the truncation of the tables' destinations; None when no route takes it. Raises as ``bind`` does."""
         bound = [self.bind(table, names) for table in truncation.tables]
         if not any(bound):
             return truncation
@@ -171,7 +171,7 @@ class Routing:
         return replace(truncation, tables=tuple(tables)) if tables else None
 
     def problems(self, tables: Sequence[Table]) -> list[str]:
-        """Everything wrong with the routes, ``tables`` being all the tables there are."""
+        """Returns everything wrong with the routes, ``tables`` being all the tables there are."""
         found = [problem for route in self.routes for table in self._taking(route, tables) for problem in route.problems(table)]
         for route in self.routes:
             matching = [table.qualified_name for table in tables if route.source.matches(table.schema, table.name)]

@@ -66,7 +66,7 @@ class RowImages(Protocol):
     def __len__(self) -> int: ...
 
     def column(self, index: int) -> Sequence[Value]:
-        """One value for each row; UNCHANGED where it is not known."""
+        """Returns one value for each row; UNCHANGED where it is not known."""
         ...
 
     def fail(self, row: int, reason: str) -> None:

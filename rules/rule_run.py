@@ -95,8 +95,8 @@ _OF_NEW = bytes(_passes(truths) for truths in range(UNKNOWN + 1)).ljust(256, b"\
 
 
 def filter_outcomes(operations: bytes | bytearray, old: bytes, new: bytes) -> bytes:
-    """A FilterOutcome for each row, of its operation and of the truth (``rules.truth``) of all filters for its old and its new
-    row. An INSERT has no old row and a DELETE no new one: their truth does not count."""
+    """Returns a FilterOutcome for each row, of its operation and of the truth (``rules.truth``) of all filters for its
+    old and its new row. An INSERT has no old row and a DELETE no new one: their truth does not count."""
     places = operations.translate(_OF_OPERATION), old.translate(_OF_OLD), new.translate(_OF_NEW)
     total = sum(int.from_bytes(column, "little") for column in places)  # at most 26 in each byte
     return total.to_bytes(len(operations), "little").translate(_OUTCOMES)
@@ -291,8 +291,8 @@ def _compressed(changes: TableChanges, kept: bytearray) -> TableChanges:
 def _transformed(
     values: Sequence[Value], transformation: _Applied, rows: Sequence[int] | None, is_padded: bool
 ) -> tuple[Sequence[Value], dict[int, str]]:
-    """The column with its texts transformed, in ``rows`` only (None: all); and, by row, which could not be and why.
-    ``is_padded``: blanks at the end of a value are not part of it."""
+    """Returns the column with its texts transformed, in ``rows`` only (None: all); and, by row, which could not be and
+    why. ``is_padded``: blanks at the end of a value are not part of it."""
     if rows is None and not is_padded and all_present(values):
         done = transformation.to(values)  # type: ignore[arg-type]
         return list(done.values), done.failures

@@ -118,7 +118,7 @@ def _rootless_remark(path: str, root: YamlMapping) -> str:
 
 
 def _remark_if_left_out(path: str, rule: YamlMapping) -> str | None:
-    """A remark when the rule, of a file without a root, is one that neither program has; None for any other."""
+    """Returns a remark when the rule, of a file without a root, is one that neither program has; None for any other."""
     parameters = rule.mapping("parameters")
     if parameters is None or rule.text("type") != "transform" or "type" in parameters or "operation" not in parameters:
         return None
@@ -165,7 +165,7 @@ def _entry(path: str, tables: YamlMapping, name: str, remarks: list[str], makers
 
 
 def _rule(path: str, rule: YamlMapping, makers: Makers) -> Rule | None:
-    """None when the rule has problems, which are noted then."""
+    """Returns None when the rule has problems, which are noted then."""
     place = f"{path}:{rule.line}: {rule.where}"
     kind = rule.choice("type", _TYPES)
     operations = _operations(rule)

@@ -78,10 +78,11 @@ class RuleSet:
     remarks: tuple[str, ...] = field(compare=False, default=())
 
     def bind(self, table: Table, also: TableName | None = None) -> BoundRules | None:
-        """The rules of this version of the table, found once for each; None when none touches it. ``also`` is another name that
-        the table has: rules for either name hold.
+        """Returns the rules of this version of the table, found once for each; None when none touches it. ``also`` is
+        another name that the table has: rules for either name hold.
 
-        Raises TerminalError when a rule names a column that is not there, or does not fit a column's type, or changes a key.
+        Raises TerminalError when a rule names a column that is not there, or does not fit a column's type, or changes a
+        key.
         """
         return _bind(self, table, also)
 
@@ -184,7 +185,7 @@ def _lists(entries: Iterable[TableRules], column: str) -> bool:
 
 
 def _unlisted_problems(entries: Sequence[TableRules], table: Table) -> Iterator[str]:
-    """A sentence for each column that has to be listed, and is not."""
+    """Yields a sentence for each column that has to be listed, and is not."""
     unlisted = [index for index, column in enumerate(table.columns) if not _lists(entries, column.name)]
     match _unlisted(entries):
         case Unlisted.KEEP:
@@ -219,7 +220,7 @@ def _cleared_columns(entries: Sequence[TableRules], table: Table) -> list[int]:
 
 
 def _cleared(table: Table, indexes: Sequence[int]) -> Table:
-    """``table`` as a target has to have it: what is cleared is NULL, of a column that is no identity."""
+    """Returns ``table`` as a target has to have it: what is cleared is NULL, of a column that is no identity."""
     columns = list(table.columns)
     for index in indexes:
         columns[index] = replace(columns[index], not_null=False, identity="", generated="")
@@ -242,7 +243,7 @@ def _defined(entries: Sequence[TableRules], column: DefinedColumn, is_cleared: b
 
 
 def _misfits(entry: TableRules, table: Table) -> Iterator[str]:
-    """A sentence for each rule of the entry that does not fit the table."""
+    """Yields a sentence for each rule of the entry that does not fit the table."""
     for rule in entry.rules:
         try:
             _bound(entry, rule, table)
@@ -251,7 +252,7 @@ def _misfits(entry: TableRules, table: Table) -> Iterator[str]:
 
 
 def _bound(entry: TableRules, rule: Rule, table: Table) -> Step | None:
-    """None for a transform that has no column in this table. Raises ValueError with a sentence."""
+    """Returns None for a transform that has no column in this table. Raises ValueError with a sentence."""
     match rule:
         case Filter():
             if rule.is_optional and not rule.condition.column_names <= {column.name for column in table.columns}:
@@ -297,7 +298,7 @@ def _identifies(table: Table, index: int) -> bool:
 
 
 def _idle(entry: TableRules, tables: Sequence[Table]) -> Iterator[str]:
-    """A sentence for each transform that changes no column of any of its tables."""
+    """Yields a sentence for each transform that changes no column of any of its tables."""
     if entry.pattern.is_name or not tables:
         return
     for rule in entry.rules:
@@ -310,7 +311,7 @@ def _idle(entry: TableRules, tables: Sequence[Table]) -> Iterator[str]:
 
 
 def _awaited(entry: TableRules, table: Table) -> Iterator[str]:
-    """A sentence for each rule that has no column in this table yet."""
+    """Yields a sentence for each rule that has no column in this table yet."""
     names = {column.name for column in table.columns}
     for rule in entry.rules if entry.pattern.is_name else ():
         for pattern in rule.named if rule.is_optional else ():

@@ -166,7 +166,7 @@ class Transformation:
         return [replace(rows, more_follow=True) for rows in going[:-1]] + going[-1:], rejected
 
     def problems(self, tables: Sequence[Table]) -> list[str]:
-        """Everything wrong with rules and routes, ``tables`` being all the tables there are."""
+        """Returns everything wrong with rules and routes, ``tables`` being all the tables there are."""
         return [*self.rules.check(tables), *self.routing.problems(tables)]
 
     def destinations(self, table: Table) -> list[Table]:

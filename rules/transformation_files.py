@@ -59,7 +59,7 @@ def load_routing(path: str, text: str | None = None) -> Routing:
 
 
 def _routes(root: YamlMapping, key: str, problems: Problems) -> list[tuple[YamlMapping, Route]]:
-    """Each route with where it is written."""
+    """Returns each route with where it is written."""
     where = f"table '{key}'"
     try:
         source = TablePattern.parse(key)
@@ -78,7 +78,7 @@ def _routes(root: YamlMapping, key: str, problems: Problems) -> list[tuple[YamlM
 
 
 def _route(mapping: YamlMapping, source: TablePattern, path: str) -> Route:
-    """The route that ``mapping`` describes, as far as that can be read; what cannot is noted as a problem."""
+    """Returns the route that ``mapping`` describes, as far as that can be read; what cannot is noted as a problem."""
     mapping.finish(ROUTE_KEYS)
     named = mapping.text("source_table")
     if named not in (None, source.text, source.text.rpartition(".")[2]):
@@ -105,7 +105,7 @@ def _route(mapping: YamlMapping, source: TablePattern, path: str) -> Route:
 
 
 def _destination(mapping: YamlMapping) -> tuple[str, str]:
-    """Schema and table, "" for the source's."""
+    """Returns schema and table, "" for the source's."""
     schema = mapping.text("destination_schema") or ""
     text = mapping.text("destination_table")
     if text is None:

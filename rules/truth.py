@@ -21,12 +21,12 @@ _NEGATED = bytes(
 
 
 def negation(truths: bytes) -> bytes:
-    """SQL's NOT."""
+    """Returns SQL's NOT."""
     return truths.translate(_NEGATED)
 
 
 def conjunction(left: bytes, right: bytes) -> bytes:
-    """SQL's AND, row by row: TRUE when both are, FALSE when one is, NULL otherwise."""
+    """Returns SQL's AND, row by row: TRUE when both are, FALSE when one is, NULL otherwise."""
     a, b = int.from_bytes(left, "little"), int.from_bytes(right, "little")
     ones = int.from_bytes(b"\1" * len(left), "little")
     may_be_true = a & b & ones
@@ -37,11 +37,11 @@ def conjunction(left: bytes, right: bytes) -> bytes:
 
 
 def disjunction(left: bytes, right: bytes) -> bytes:
-    """SQL's OR, row by row."""
+    """Returns SQL's OR, row by row."""
     return negation(conjunction(negation(left), negation(right)))
 
 
 def where(selected: bytes, then: bytes, otherwise: bytes) -> bytes:
-    """``then`` in the rows where ``selected`` is 255, ``otherwise`` where it is 0."""
+    """Returns ``then`` in the rows where ``selected`` is 255, ``otherwise`` where it is 0."""
     mask, a, b = (int.from_bytes(column, "little") for column in (selected, then, otherwise))
     return (b ^ ((a ^ b) & mask)).to_bytes(len(selected), "little")

@@ -23,7 +23,7 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 
 
 def array_elements(text: bytes) -> list[bytes | None]:
-    """None is a NULL. Raises ValueError when the text is not an array's."""
+    """Returns the elements; None is a NULL. Raises ValueError when the text is not an array's."""
     bounds = _BOUNDS.match(text)
     position = bounds.end() if bounds else 0
     if text[position : position + 1] != b"{" or not text.endswith(b"}"):

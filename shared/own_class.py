@@ -57,7 +57,7 @@ def find_class(what: str, name: str) -> OwnClass:
 
 
 def declared_options(own: OwnClass) -> list[Option]:
-    """The options in their order; none where the class declares no options."""
+    """Returns the options in their order; none where the class declares no options."""
     declared = _declared(own)
     return [] if declared is None else list(options_of(declared)[1:])
 

@@ -55,8 +55,8 @@ class EventLogger:
         self._log(logging.ERROR, message, fields)
 
     def exception(self, message: str, /, **fields: object) -> None:
-        """``error`` with the traceback of the exception being handled: for defects, whose place in the code is the news. Its text
-        is left out."""
+        """Logs an ``error`` with the traceback of the exception being handled: for defects, whose place in the code is
+        the news. Its text is left out."""
         self._log(logging.ERROR, message, fields, with_traceback=True)
 
     def _log(self, level: int, message: str, fields: dict[str, object], with_traceback: bool = False) -> None:
@@ -65,7 +65,7 @@ class EventLogger:
 
 
 def logger(name: str) -> EventLogger:
-    """The log of the module called ``name``."""
+    """Returns the log of the module called ``name``."""
     return EventLogger(name)
 
 
@@ -184,7 +184,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _text(value: object) -> str:
-    """``value`` in one word: quoted when it holds a space, a quote, a ``=`` or a line end, or is empty."""
+    """Returns ``value`` in one word: quoted when it holds a space, a quote, a ``=`` or a line end, or is empty."""
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     needs_quotes = not text or any(character in ' "=' or not character.isprintable() for character in text)
     return orjson.dumps(_plain(text)).decode() if needs_quotes else text

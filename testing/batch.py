@@ -22,7 +22,7 @@ CopiedBatch = Sequence[Sequence[CopiedRows]]
 
 
 def write(sink: Sink, batch: Batch) -> list[Receipt]:
-    """The receipts that the tasks of a batch send to the driver."""
+    """Returns the receipts that the tasks of a batch send to the driver."""
     return [receipt for messages in batch for receipt in write_partition(sink.writer(), messages, len(batch))]
 
 
@@ -31,7 +31,7 @@ def apply(sink: Sink, batch: Batch, stream_created: str = STREAM_CREATED) -> App
 
 
 def with_definitions(sink: Sink, receipts: Iterable[Receipt], batch: Batch) -> Iterable[Receipt]:
-    """``receipts`` as the worker hands them to ``commit``."""
+    """Returns ``receipts`` as the worker hands them to ``commit``."""
     if not isinstance(sink, AlteredSink):
         return receipts
     arrivals = [arrival for messages in batch for message in messages for arrival in arrivals_of(message, NEVER_COPIED)]

@@ -162,12 +162,13 @@ def transaction(
 
 
 def message(sequence: int, *changes: AnyChange) -> MessageChanges:
-    """A message that holds one whole transaction; its commit LSN is 1000 times the sequence."""
+    """Returns a message that holds one whole transaction; its commit LSN is 1000 times the sequence."""
     return message_of(sequence, transaction(sequence * 1000, *changes, xid=sequence, committed_at=sequence))
 
 
 def message_of(sequence: int, *transactions: TransactionPart) -> MessageChanges:
-    """A message that holds ``transactions``; rows of one table between two truncations are one part, as the decoder makes it."""
+    """Returns a message that holds ``transactions``; rows of one table between two truncations are one part, as the
+    decoder makes it."""
     parts: list[Part] = []
     open_parts: dict[Table, TableChanges] = {}
     transactions_in_message: list[Transaction] = []
@@ -182,7 +183,7 @@ def message_of(sequence: int, *transactions: TransactionPart) -> MessageChanges:
 
 
 def copied(sequence: int, table: Table, *rows: Row, snapshot: str = "first") -> CopiedRows:
-    """A message of the snapshot stream."""
+    """Returns a message of the snapshot stream."""
     return CopiedRows(sequence, table, snapshot, len(rows), memoryview(b"".join(map(_copy_line, rows))), restarts=False)
 
 
@@ -192,17 +193,17 @@ def restart(sequence: int, table: Table, snapshot: str = "second") -> CopiedRows
 
 
 def begins_run(sequence: int, table: Table, mark: RunMark) -> CopiedRows:
-    """A message that a pipeline's run begins with."""
+    """Returns a message that a pipeline's run begins with."""
     return CopiedRows(sequence, table, "pipeline", 0, memoryview(b""), restarts=mark.replaces, begins_run=True, mark=mark)
 
 
 def ends_run(sequence: int, table: Table, mark: RunMark) -> CopiedRows:
-    """The one that a run which replaces all rows ends with."""
+    """Returns the message that a run which replaces all rows ends with."""
     return CopiedRows(sequence, table, "pipeline", 0, memoryview(b""), restarts=False, mark=replace(mark, ends=True))
 
 
 def of_run(sequence: int, table: Table, mark: RunMark, *rows: Row) -> CopiedRows:
-    """Rows of the run."""
+    """Returns a message with rows of the run."""
     return replace(copied(sequence, table, *rows, snapshot="pipeline"), mark=mark)
 
 

@@ -231,12 +231,12 @@ class ChangesContract(TriedSink):
 
 
 def cut_off(messages: Iterable[MessageChanges]) -> Iterator[MessageChanges]:
-    """``messages``, then the error of a reader."""
+    """Yields ``messages``, then the error of a reader."""
     yield from messages
     raise TransientError("the broker does not answer", "wait")
 
 
 def broken_off(receipts: list[Receipt]) -> Iterator[Receipt]:
-    """All but the last receipt, then the error of a task."""
+    """Yields all but the last receipt, then the error of a task."""
     yield from receipts[:-1]
     raise TransientError("the target does not answer", "wait")

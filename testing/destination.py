@@ -20,7 +20,7 @@ class Destination(Protocol):
         ...
 
     def accounts(self) -> dict[int, str]:
-        """The notes of the rows of ``public.accounts`` by their ids, as who follows the destination knows them
+        """Returns the notes of the rows of ``public.accounts`` by their ids, as who follows the destination knows them
         (``followed_accounts``)."""
         ...
 

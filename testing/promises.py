@@ -34,6 +34,6 @@ def asks(*promises: Promise) -> Callable[[T], T]:
 
 
 def asked(test: object) -> frozenset[Promise]:
-    """No promise at all where a test means something for every sink."""
+    """Returns no promise at all where a test means something for every sink."""
     found: frozenset[Promise] = getattr(test, _ASKS, frozenset())
     return found

@@ -23,7 +23,7 @@ LARGE_NOTE = b"x" * 300_000  # several of these fill more than one receipt, and 
 
 
 def batch(*partitions: Iterable[int], note: bytes = b"n", table: Table = EVENTS) -> Batch:
-    """Partitions of messages with the given sequences; each message is one transaction of two events."""
+    """Returns partitions of messages with the given sequences; each message is one transaction of two events."""
     return [
         [message(n, insert(table, b"%d" % (2 * n), note), insert(table, b"%d" % (2 * n + 1), note)) for n in sequences]
         for sequences in partitions
@@ -31,7 +31,7 @@ def batch(*partitions: Iterable[int], note: bytes = b"n", table: Table = EVENTS)
 
 
 def events(last_sequence: int) -> list[int]:
-    """The ids of all events in the messages 1 to ``last_sequence``, in commit order."""
+    """Returns the ids of all events in the messages 1 to ``last_sequence``, in commit order."""
     return list(range(2, 2 * last_sequence + 2))
 
 

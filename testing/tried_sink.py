@@ -34,7 +34,7 @@ class TriedSink:
 
     @pytest.fixture
     def successor(self, destination: Destination, sink: Sink) -> Iterator[Sink]:
-        """The sink of the process that is started when ``sink``'s has died; a test opens it when it has."""
+        """Yields the sink of the process that is started when ``sink``'s has died; a test opens it when it has."""
         successor = destination.new_sink()
         yield successor
         successor.close()

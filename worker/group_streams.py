@@ -113,14 +113,14 @@ class GroupStreams:
         check_goes_on(self._names, applied, state)
 
     def id_prefix(self) -> str:
-        """Prefix of the ids of the replicator's change messages; "" for a group that only copied."""
+        """Returns the prefix of the ids of the replicator's change messages; "" for a group that only copied."""
         if self._id_prefix is None:
             self._id_prefix = self._loop.run(publisher_prefix(self._bucket, self._names))
         return self._id_prefix
 
     def is_text_unchecked(self) -> bool:
-        """True if the source's text may be other than UTF-8. The replicator reports it before its first message, so it
-        is known when there is a batch."""
+        """Returns whether the source's text may be other than UTF-8. The replicator reports it before its first
+        message, so it is known when there is a batch."""
         if self._is_text_unchecked is None:
             self._is_text_unchecked = self._loop.run(is_text_unchecked(self._bucket))
         return bool(self._is_text_unchecked)

@@ -132,8 +132,8 @@ class WorkerStopping:
             self._interrupted.wait(pause_s)
 
     def result_of(self, future: Future[T]) -> T:
-        """The future's result, or what it raised. Raises as ``check``, with the future cancelled if that is possible, when that
-        comes first."""
+        """Returns the future's result, or what it raised. Raises as ``check``, with the future cancelled if that is
+        possible, when that comes first."""
         try:
             self.wait_for(lambda: wait([future], POLL_INTERVAL_S).done or None, _Silent())
         except (StopRequested, PauseRequested):

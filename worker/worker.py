@@ -141,7 +141,7 @@ class Worker:
             self._pulse.activity = Activity.ENDING
 
     def close(self) -> None:
-        """The last of what was begun is ended first."""
+        """Closes in reverse: the last of what was begun is ended first."""
         self._spark.expect_end()
         self._closing.close()
         log.info("worker stopped")

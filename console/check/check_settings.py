@@ -25,7 +25,7 @@ NAMED_BY = {"postgres": "target-host", "file": "file-output-dir", "webhook": "we
 
 
 def _optional() -> tuple[Option, ...]:
-    """The options of all processes, none of them required, without files of secrets."""
+    """Returns the options of all processes, none of them required, without files of secrets."""
     kinds = [find_sink(kind).settings for kind in SINKS]
     every = options_of(ReplicatorSettings, WorkerSettings, CatalogSettings, *kinds)
     return tuple(replace(option, required=False) for option in every if not option.content_of and option is not CONFIG)

@@ -72,7 +72,7 @@ class CheckReport:
         return ERRORS_FOUND if self.count(Severity.ERROR) else 0
 
     def of(self, subject: Subject) -> list[Finding]:
-        """The worst first."""
+        """Returns the findings of the subject, the worst first."""
         found = [finding for finding in self.findings if finding.subject is subject]
         return sorted(found, key=lambda finding: _ORDER.index(finding.severity))
 

@@ -16,7 +16,7 @@ _SERVERS = (Subject.SOURCE, Subject.TARGET)
 
 
 def scripts(report: CheckReport) -> Iterator[str]:
-    """The lines. Nothing for a server that needs nothing."""
+    """Yields the lines of the scripts; none for a server that needs nothing."""
     for subject in _SERVERS:
         curable = [finding for finding in report.of(subject) if finding.statements or finding.choices]
         if curable:

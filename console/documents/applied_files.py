@@ -44,7 +44,7 @@ def read_documents(place: str, text: str) -> list[GroupDocument]:
 
 
 def show_plan(settings: DocumentSettings, files: Sequence[str], *, as_json: bool) -> int:
-    """The exit code: CHANGES when something would change."""
+    """Returns the exit code: CHANGES when something would change."""
     documents = _read(files)
     planned = _with_store(settings, lambda store: plan_documents(store, documents))
     for each in planned:

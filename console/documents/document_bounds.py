@@ -41,7 +41,7 @@ _REMEDY = "use only allowed names, or have the administrator allow it in 'groups
 
 
 def own_variables(group: str) -> str:
-    """The prefix of the names of variables that each document of the group may name."""
+    """Returns the prefix of the names of variables that each document of the group may name."""
     return f"GROUP_{group.upper().replace('-', '_')}_"
 
 

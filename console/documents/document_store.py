@@ -105,7 +105,7 @@ class DocumentStore(Generic[D]):
         return None if written is None else StoredDocument(stamped, written)
 
     async def delete(self, name: str, revision: int) -> bool:
-        """False when it is another revision by now. Its history stays."""
+        """Returns False when it is another revision by now. Its history stays."""
         return await self._bucket.delete(self._key(name), revision)
 
     def _read(self, name: str, entry: Entry[bytes]) -> StoredDocument[D]:

@@ -119,14 +119,14 @@ def check_size(place: str, text: str) -> None:
 
 
 def worker_entries(raw: Raw | None) -> list[tuple[str, str]]:
-    """Name and kind of sink of each that ``workers`` lists: an entry is a kind, or ``name=kind``."""
+    """Returns the name and kind of sink of each worker that ``workers`` lists: an entry is a kind, or ``name=kind``."""
     entries = (raw,) if isinstance(raw, str) else raw if isinstance(raw, tuple) else ()
     parts = [entry.partition("=") for entry in entries]
     return [(name, kind if equals else name) for name, equals, kind in parts]
 
 
 def format_document(document: GroupDocument) -> str:
-    """YAML that ``parse_document`` takes, the group first and the rest by name."""
+    """Formats as YAML that ``parse_document`` takes, the group first and the rest by name."""
     return "".join(f"{name}: {format_raw(document.raw(name))}\n" for name in _order(document))
 
 

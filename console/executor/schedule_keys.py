@@ -14,7 +14,7 @@ SHORTEST_S = 1.0
 
 
 def read_schedule(given: YamlMapping) -> RunSchedule | None:
-    """None where neither is given, or for what is noted as a problem."""
+    """Returns None where neither is given, or for what is noted as a problem."""
     cron, every = given.text("schedule"), given.text("every")
     if cron is None and every is None:
         for key in ("time-zone", "overlap-policy"):

@@ -74,8 +74,8 @@ class MessagesPage:
 async def read_messages(
     client: Client, names: GroupNames, place: StreamPlace, pattern: TablePattern | None, limit: int
 ) -> MessagesPage:
-    """Messages from ``place`` on until they hold ``limit`` changes of the tables that ``pattern`` matches. Raises UsageError when
-    there is no stream, TransientError."""
+    """Reads messages from ``place`` on until they hold ``limit`` changes of the tables that ``pattern`` matches. Raises
+    UsageError when there is no stream, TransientError."""
     stream = ChangeStream(client, names)
     state = await stream.state()
     if state is None:
@@ -129,7 +129,7 @@ async def _newest(stream: ChangeStream, state: StreamState, pattern: TablePatter
 def inspected(
     body: StoredBody, pattern: TablePattern | None, most: int, begin: Position | None = None
 ) -> InspectedMessage | None:
-    """None when the message has no change of such a table. Changes before ``begin`` are left out."""
+    """Returns None when the message has no change of such a table. Changes before ``begin`` are left out."""
     wanted = with_tables(body.changes, pattern)
     lines = [line for text in encode_lines(wanted) for line in text.splitlines()]
     if begin is not None and body.headers.first < begin:

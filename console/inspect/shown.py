@@ -57,7 +57,7 @@ def show_messages(settings: GroupSettings, start: str, table: str, limit: int, *
 
 
 def show_trace(settings: TraceSettings, table: str, key: Sequence[str], most_messages: int, *, as_json: bool) -> int:
-    """The exit code."""
+    """Shows a row's trace; returns the exit code."""
     row, names = RowKey(parse_pattern(table), parse_key(key)), GroupNames(settings.group)
     transformation = load_transformation(settings.rules_file, settings.routing_file)
 
@@ -76,7 +76,7 @@ def show_trace(settings: TraceSettings, table: str, key: Sequence[str], most_mes
 
 
 def parse_place(text: str) -> StreamPlace:
-    """A sequence, a time or a position. Raises UsageError."""
+    """Parses a sequence, a time or a position. Raises UsageError."""
     if not text:
         return StreamPlace()
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:

@@ -52,8 +52,8 @@ async def read_bodies(stream: ChangeStream, first_sequence: int, last_sequence: 
 
 
 async def sequence_at(stream: ChangeStream, place: datetime | Position, first_sequence: int, last_sequence: int) -> int:
-    """The first message of the range that was stored at a time or later, or that holds a change at a position or later; one more
-    than the last when all are older."""
+    """Returns the first message of the range that was stored at a time or later, or that holds a change at a position
+    or later; one more than the last when all are older."""
     low, high = first_sequence, last_sequence + 1
     while low < high:
         middle = (low + high) // 2

@@ -64,7 +64,7 @@ class PipelineCatalog:
         self._groups = DocumentStore(control, GroupDocument)
 
     def places(self) -> Places | None:
-        """None where the administrator names none. Raises UsageError for a file that cannot be used."""
+        """Returns None where the administrator names none. Raises UsageError for a file that cannot be used."""
         return read_places(self._settings.places) if self._settings.places else None
 
     async def all(self) -> list[ListedPipeline]:

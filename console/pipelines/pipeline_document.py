@@ -63,7 +63,7 @@ def parse_pipeline_documents(place: str, text: str) -> list[PipelineDocument]:
 
 
 def format_pipeline(document: PipelineDocument, indent: str = "") -> str:
-    """YAML that ``parse_pipeline_document`` takes, in the order in which it was written."""
+    """Formats as YAML that ``parse_pipeline_document`` takes, in the order in which it was written."""
     return "".join(f"{indent}{_key(key)}: {_format(value, indent)}\n" for key, value in document.content.items())
 
 

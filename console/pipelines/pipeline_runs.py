@@ -138,7 +138,7 @@ class ListedRun:
 
 
 def list_runs(settings: RunsSettings, name: str | None, *, as_json: bool) -> None:
-    """The newest first. Raises UsageError when there is no such pipeline."""
+    """Lists runs, the newest first. Raises UsageError when there is no such pipeline."""
     found = asyncio.run(_listed(settings, name))
     listed = [run for runs in found.values() for run in runs.runs]
     if as_json:

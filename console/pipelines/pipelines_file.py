@@ -134,7 +134,7 @@ def _described(place: str, text: str) -> tuple[Problems, dict[str, YamlMapping]]
 
 
 def _pipeline(given: YamlMapping, name: str, schema: str) -> Pipeline | None:
-    """None when it has problems, which are noted."""
+    """Returns None when it has problems, which are noted."""
     given.finish(PIPELINE_KEYS)
     group, query, target = given.text("group") or name, _query(given), _target(given)
     key = tuple(given.texts("key") or ())

@@ -80,7 +80,7 @@ class ChildProcess:
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit code, negative for the signal that ended it."""
+        """Returns the exit code, negative for the signal that ended it."""
         return await self._process.wait()
 
     def stop(self) -> None:

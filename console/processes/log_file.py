@@ -39,11 +39,11 @@ class LogFile:
             return 0
 
     def open(self) -> int:
-        """A descriptor to append by; the caller closes it."""
+        """Returns a descriptor to append by; the caller closes it."""
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OURS_ALONE)
 
     def last_lines(self, count: int, since: int = 0) -> list[str]:
-        """The newest lines from byte ``since`` on."""
+        """Returns the newest lines from byte ``since`` on."""
         size = self.size()
         if size <= since:
             return []
@@ -61,7 +61,7 @@ class LogFile:
             return b""
 
     async def follow(self) -> AsyncIterator[str]:
-        """Each line that is written from the first ``anext`` on, indefinitely."""
+        """Yields each line that is written from the first ``anext`` on, indefinitely."""
         place, begun = self.size(), b""
         while True:
             if self.size() > place:

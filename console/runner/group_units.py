@@ -37,7 +37,8 @@ WantedUnits = Mapping[str, WantedUnit]
 
 
 def units_of(document: GroupDocument) -> dict[str, str]:
-    """The replicator and the workers of ``workers``, by unit, each with its kind of sink ("" for the replicator)."""
+    """Returns the replicator and the workers of ``workers``, by unit, each with its kind of sink ("" for the
+    replicator)."""
     workers = {worker_unit(name): kind for name, kind in worker_entries(document.raw(WORKERS))}
     return {REPLICATOR_UNIT: "", **workers}
 
@@ -52,7 +53,7 @@ def units_of_group(stored: StoredDocument[GroupDocument], nats: NatsSettings) ->
 
 
 def units_of_pipeline(listed: ListedPipeline, places: Places, nats: NatsSettings) -> WantedUnits:
-    """The worker that fills the sink of a pipeline which is a document and may run."""
+    """Returns the worker that fills the sink of a pipeline which is a document and may run."""
     pipeline = listed.pipeline
     assert pipeline is not None
     assert listed.document is not None

@@ -16,7 +16,7 @@ _PATH_PARAMETER = re.compile(r"{(\w+)}")
 
 
 def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
-    """The document, as JSON would have it."""
+    """Returns the document, as JSON would have it."""
     definitions: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:

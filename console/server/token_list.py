@@ -14,7 +14,7 @@ from pgsluice.shared.errors import UsageError
 
 
 def show(settings: TokenSettings) -> None:
-    """One line for each token."""
+    """Prints one line for each token."""
     rows = [
         (t.name, t.role.value, "yes" if t.values else "no", ",".join(t.groups), t.created_at[:19])
         for t in _entrance(settings).tokens.known()

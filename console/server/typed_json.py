@@ -26,7 +26,7 @@ _LARGEST = 2**63 - 1
 
 
 def parse(kind: type[T], content: object, where: str = "") -> T:
-    """``content``, which JSON made, as a ``kind``. Raises Problem (422) that names the place of what is wrong."""
+    """Returns ``content``, which JSON made, as a ``kind``. Raises Problem (422) that names the place of what is wrong."""
     made: T = _value(kind, content, where)
     return made
 
@@ -39,7 +39,8 @@ def parse_query(kind: type[T], parameters: Mapping[str, str]) -> T:
 
 
 def schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """JSON Schema (2020-12) of a kind. Dataclasses and enums are put into ``definitions`` and named by reference."""
+    """Returns the JSON Schema (2020-12) of a kind. Dataclasses and enums are put into ``definitions`` and named by
+    reference."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Json:
         return {}

@@ -154,7 +154,7 @@ async def _obeyed(bucket: StateBucket, identifier: str, worker: str) -> int:
 
 
 def parse_since(text: str) -> datetime | None:
-    """None for "". A time without a zone is UTC. Raises UsageError."""
+    """Returns None for "". A time without a zone is UTC. Raises UsageError."""
     if not text:
         return None
     try:

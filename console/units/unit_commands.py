@@ -14,7 +14,7 @@ _WAIT = "Longest wait until the processes have done this; then exit with 75"
 
 
 def _orders(function: CommandFunction) -> CommandFunction:
-    """The parameters of each of the commands."""
+    """Adds the parameters of each of the commands."""
     decorated: Any = function
     for decorate in (
         click.pass_context,

@@ -54,7 +54,7 @@ class Announcements:
         return os.read(descriptor, 1024).decode(errors="replace").strip().lower() in ("", "y", "yes")
 
     def show_end(self, ending: Ending) -> None:
-        """The last lines of a process that ended as it should not have, unless they were shown as they came."""
+        """Shows the last lines of a process that ended as it should not have, unless they were shown as they came."""
         if not self._shows_logs:
             for line in ending.last_lines:
                 self._line(ending.name, line)
@@ -93,7 +93,7 @@ class Announcements:
             self.say(sentence)
 
     async def _logs(self, commands: Sequence[Command]) -> None:
-        """Every line, from now on, until it is cancelled."""
+        """Shows every line, from now on, until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             for command in commands:
                 group.create_task(self._log(command))

@@ -23,8 +23,8 @@ def _has_host(values: Values) -> bool:
 
 
 def _group_of_source(values: Values) -> str:
-    """The database's name as far as a group can have it. Slots are named by the group, and all databases of a server share one
-    set of names; so a name that is always the same would not do."""
+    """Returns the database's name as far as a group can have it. Slots are named by the group, and all databases of a
+    server share one set of names; so a name that is always the same would not do."""
     name = re.sub(r"[^a-z0-9_-]+", "-", values.text("dbname").lower()).strip("-_")
     return name[:_LONGEST_GROUP].rstrip("-_") or _USUAL_GROUP
 

@@ -63,8 +63,8 @@ class Consequences:
         self._causes: dict[int, CopyCause] = {}
 
     async def note(self, definition: PublishedDefinition, position: Position) -> PublishedDefinition:
-        """``definition``, the change at ``position``, with what the source was asked about it. Raises TransientError when it does
-        not answer."""
+        """Returns ``definition``, the change at ``position``, with what the source was asked about it. Raises
+        TransientError when it does not answer."""
         if changes_names(definition):
             self._look.set()
         lsn, attached = position.commit_lsn, attached_partitions(definition)
@@ -106,7 +106,7 @@ class Consequences:
 
 
 def copy_cause(definition: PublishedDefinition, lsn: LSN) -> tuple[int, CopyCause] | None:
-    """The oid of the table whose rows have to be copied again, and why; None for none. ``lsn`` is its commit's."""
+    """Returns the oid of the table whose rows have to be copied again, and why; None for none. ``lsn`` is its commit's."""
     match definition.event:
         case TableRewritten(oid=oid, schema=schema, name=name, reason=reason):
             if reason & ~_ACCESS_METHOD == 0:

@@ -307,7 +307,7 @@ def _adjoin(before: _Made, made: _Made) -> bool:
 
 
 def _completed(relation: Relation, known: TableDefinition) -> Table | None:
-    """``relation`` with what is known of its table; None when they disagree."""
+    """Returns ``relation`` with what is known of its table; None when they disagree."""
     named = (relation.schema, relation.name, relation.replica_identity)
     columns = {column.name: column for column in known.columns}
     if named != (known.schema, known.name, known.replica_identity) or any(

@@ -244,7 +244,7 @@ class GroupPublication:
 
 
 def report_partitioned(tables: Sequence[SourceTable]) -> None:
-    """One line for those of them that are partitioned."""
+    """Logs one line for those of them that are partitioned."""
     if partitioned := [table.qualified_name for table in tables if table.kind == "p"]:
         log.warning(
             "of these tables PostgreSQL does not publish TRUNCATE, DETACH and DROP of single partitions, nor the rows of a "

@@ -169,7 +169,7 @@ def _returned(membership: Membership, table: SourceTable) -> TerminalError:
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
-    """Comma-separated, as an option takes them."""
+    """Joins names with commas, as an option takes them."""
     return (
         ",".join(names) if len(names) <= most else f"{','.join(names[:most])},… ({len(names)} in all; schema.* names a schema's)"
     )

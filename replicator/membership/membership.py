@@ -124,7 +124,7 @@ class Membership:
 
     @classmethod
     def of(cls, publication: Publication) -> Membership:
-        """The publication as it is, taken as what it should be."""
+        """Returns the publication as it is, taken as what it should be."""
         return cls(
             name=publication.name,
             oid=publication.oid,
@@ -210,7 +210,7 @@ def _member(table: PublishedTable, lsn: str) -> Member:
 
 
 async def load_membership(bucket: StateBucket) -> Membership | None:
-    """None before the group's first session, and for a group that an earlier version started."""
+    """Returns None before the group's first session, and for a group that an earlier version started."""
     entry = await bucket.read(_PUBLICATION_KEY, _PublicationRecord)
     if entry is None:
         return None

@@ -342,6 +342,6 @@ def report_left(left: Iterable[Break]) -> None:
 
 
 def report_breaks(event: str, breaks: Iterable[Break]) -> None:
-    """One line for each."""
+    """Logs one line for each."""
     for entry in breaks:
         log.warning(event, table=entry.qualified_name, since_lsn=entry.lsn, reason=entry.reason)

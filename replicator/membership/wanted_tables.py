@@ -49,8 +49,8 @@ class WantedTables:
 
 
 async def select_group_tables(source: Source, names: GroupNames, tables: Sequence[str], schema: str) -> list[SourceTable]:
-    """The tables that a configuration asks for: all of an administrator's publication when it names one and no tables. A
-    partition whose root is among them is left out."""
+    """Returns the tables that a configuration asks for: all of an administrator's publication when it names one and no
+    tables. A partition whose root is among them is left out."""
     if names.chosen_publication and not tables:
         publication = await find_publication(source, names)
         return await fold_partitions(source, await _tables_of_publication(source, names, publication))
@@ -86,7 +86,7 @@ async def select_wanted(
 
 
 def report_kept(kept: Sequence[Member], tables: Collection[SourceTable]) -> None:
-    """One line for each."""
+    """Logs one line for each."""
     names = {table.oid: table.qualified_name for table in tables}
     for member in kept:
         log.warning(
@@ -98,7 +98,7 @@ def report_kept(kept: Sequence[Member], tables: Collection[SourceTable]) -> None
 
 
 def report_unfit(unfit: Sequence[tuple[SourceTable, PgsluiceError]]) -> None:
-    """One line for each."""
+    """Logs one line for each."""
     for table, error in unfit:
         log.warning("a table that is asked for does not join", table=table.qualified_name, reason=error.fact, remedy=error.remedy)
 
@@ -151,7 +151,7 @@ class _FoundTables:
         self.tables |= {table.oid: table for table in tables}
 
     async def look(self, source: Source, pattern: TablePattern, wishes: Wishes) -> UsageError | None:
-        """The complaint that ``pattern`` finds nothing, unless it is about a table that was renamed or removed."""
+        """Returns the complaint that ``pattern`` finds nothing, unless it is about a table that was renamed or removed."""
         assert pattern.schema is not None
         if pattern.is_name and wishes.is_removed(pattern.schema.name, pattern.name.name):
             return None
@@ -163,7 +163,7 @@ class _FoundTables:
 
 
 async def _renamed(source: Source, membership: Membership) -> list[tuple[Member, SourceTable]]:
-    """Members that can be followed and have another name than that by which they were chosen."""
+    """Returns members that can be followed and have another name than that by which they were chosen."""
     there = {table.oid: table for table in await tables_of(source, membership.oids)}
     pairs = [(member, there[member.oid]) for member in membership.members if member.oid in there]
     return [(member, table) for member, table in pairs if not table.obstacle and member.chosen_name != (table.schema, table.name)]

@@ -55,7 +55,7 @@ class ReplicatorVitals:
         await run_until_first([self._part_ends(), *watches])
 
     async def close(self) -> None:
-        """The last that a replicator does: until then it shows that it is ending."""
+        """Closes the exports, as the last act of a replicator: until then it shows that it is ending."""
         await asyncio.to_thread(self._outputs.close)
 
     async def _part_ends(self) -> None:

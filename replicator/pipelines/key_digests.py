@@ -26,7 +26,7 @@ Keys = Sequence[tuple[str, ...]]
 
 
 def bucket_count(rows: int) -> int:
-    """A power of two."""
+    """Returns a power of two."""
     return min(MOST_BUCKETS, 1 << max(0, (rows // KEYS_IN_A_BUCKET)).bit_length())
 
 
@@ -41,7 +41,8 @@ class KeysOf:
         return sql.SQL("SELECT count(*) FROM {} WHERE {}").format(self.rows, self._whole).as_string(None)
 
     def digests(self, buckets: int) -> str:
-        """Number of each bucket that is not empty, how many keys it has, and their sum as text."""
+        """Returns the query for the number of each bucket that is not empty, how many keys it has, and their sum as
+        text."""
         return (
             sql.SQL(
                 "SELECT (('x' || left(digest, 8))::bit(32)::bigint & {mask})::bigint AS bucket, count(*),"
@@ -53,7 +54,8 @@ class KeysOf:
         )
 
     def keys_in(self, buckets: int, chosen: Iterable[int]) -> str:
-        """SQL for the keys in these buckets, as texts, sorted as Python sorts them, whatever the server's encoding."""
+        """Returns SQL for the keys in these buckets, as texts, sorted as Python sorts them, whatever the server's
+        encoding."""
         return (
             sql.SQL(
                 "SELECT {texts} FROM {rows} WHERE {whole}"
@@ -107,5 +109,5 @@ class KeysOf:
 
 
 def _text(column: str) -> sql.Composable:
-    """SQL for the text as the type writes it, and so as COPY has it; a cast would remove the blanks of char(n)."""
+    """Returns SQL for the text as the type writes it, and so as COPY has it; a cast would remove the blanks of char(n)."""
     return sql.SQL("concat({})").format(sql.Identifier(column))

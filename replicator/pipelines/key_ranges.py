@@ -36,14 +36,15 @@ class QuerySql:
     operators: KeyOperators
 
     def nulls(self) -> str:
-        """Condition: a row lacks a value of the ordering columns."""
+        """Returns the condition that a row lacks a value of the ordering columns."""
         missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self.pipeline.cursor)
         return sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(self.rows, missing).as_string(None)
 
     def borders(self, wanted: RowsWanted) -> str:
-        """SQL for the keys that ranges may end with, in order, each with the number of rows up to there, whether its
-        row has the key of the one before it, and whether it lacks a value of its key; such rows are always included.
-        Keys are compared from the end, which decides most comparisons; one that lacks a value equals no other."""
+        """Returns SQL for the keys that ranges may end with, in order, each with the number of rows up to there,
+        whether its row has the key of the one before it, and whether it lacks a value of its key; such rows are always
+        included. Keys are compared from the end, which decides most comparisons; one that lacks a value equals no
+        other."""
         names = [sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor))]
         columns = sql.SQL(", ").join(
             sql.SQL("{} AS {}").format(sql.Identifier(name), alias)
@@ -78,7 +79,7 @@ class QuerySql:
         )
 
     def repeated(self, wanted: RowsWanted) -> str:
-        """Query: whether two of the wanted rows have the same key at the target."""
+        """Returns the query that finds whether two of the wanted rows have the same key at the target."""
         key = sql.SQL(", ").join(map(sql.Identifier, self.pipeline.key))
         query = "SELECT EXISTS (SELECT FROM {} WHERE {} GROUP BY {} HAVING count(*) > 1)"
         return sql.SQL(query).format(self.rows, self._wanted(wanted), key).as_string(None)
@@ -90,8 +91,9 @@ class QuerySql:
         return pipeline.write is not WriteMode.APPEND and not set(pipeline.cursor).issubset(pipeline.key)
 
     def parts(self, wanted: RowsWanted, each: RangeRecord, most: int) -> str:
-        """The keys that up to ``most`` parts of a range end with, in order, each with the number of rows up to there. Of the
-        query's columns it names those of the key alone, so the server works out no others, where it can."""
+        """Returns the query for the keys that up to ``most`` parts of a range end with, in order, each with the number
+        of rows up to there. Of the query's columns it names those of the key alone, so the server works out no others,
+        where it can."""
         names = sql.SQL(", ").join(sql.Identifier(f"c{number}") for number in range(len(self.pipeline.cursor)))
         return (
             sql.SQL(
@@ -138,7 +140,7 @@ class QuerySql:
         )
 
     def copy(self, wanted: RowsWanted, each: RangeRecord) -> str:
-        """The rows of a range, in order: the same whenever they are read under one snapshot."""
+        """Returns the query for the rows of a range, in order: the same whenever they are read under one snapshot."""
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.table.columns)
         return (
             sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}) TO STDOUT")
@@ -158,20 +160,20 @@ class QuerySql:
         return sql.SQL(" AND ").join(conditions)
 
     def is_after(self, key: Key, other: Key) -> str:
-        """Condition: ``key`` is greater than ``other``."""
+        """Returns the condition that ``key`` is greater than ``other``."""
         cursor = self.pipeline.cursor
         compared = self.operators.rows_compared(cursor, self._literals(key), KeyComparison.GREATER, self._literals(other))
         return sql.SQL("SELECT {}").format(compared).as_string(None)
 
     def is_at_or_before(self, value: str, other: str) -> str:
-        """Condition: one incremental key is less than or equal to another."""
+        """Returns the condition that one incremental key is less than or equal to another."""
         first = self._cursor_columns[0]
         values = _literal(first, value), _literal(first, other)
         compared = self.operators.compared(first.name, values[0], KeyComparison.LESS_OR_EQUAL, values[1])
         return sql.SQL("SELECT {}").format(compared).as_string(None)
 
     def earlier(self, value: str, overlap: str, kind: str) -> str:
-        """The text of an incremental key that lies ``overlap``, of the type ``kind``, before ``value``."""
+        """Returns the text of an incremental key that lies ``overlap``, of the type ``kind``, before ``value``."""
         first = self._cursor_columns[0]
         return (
             sql.SQL("SELECT (({} OPERATOR(pg_catalog.-) {}::{})::{})::text")

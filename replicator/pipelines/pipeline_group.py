@@ -145,7 +145,7 @@ async def begin_in_ledger(client: Client, names: GroupNames, origin: RunOrigin, 
 
 
 async def end_in_ledger(client: Client, names: GroupNames) -> int:
-    """However the run ended: what is published counts. Where the stream ends."""
+    """Ends the run in the ledger, however it ended: what is published counts. Returns where the stream ends."""
     ledger, state = Ledger(StateBucket(client, names)), await SnapshotStream(client, names).state()
     snapshot, last_sequence = await ledger.load_snapshot(), 0 if state is None else state.last_sequence
     if snapshot is None or snapshot.state is CopyState.FINISHED:

@@ -387,7 +387,8 @@ class _Opened:
             await publishing.publish_end()
 
     async def _begin_in_ledger(self, record: PipelineRecord) -> int:
-        """The revision of the table's record. Raises TerminalError when the stream is not the one of earlier runs."""
+        """Returns the revision of the table's record. Raises TerminalError when the stream is not the one of earlier
+        runs."""
         await store_tables(self.bucket, [self.table], self.encoding)
         origin = RunOrigin(self.system_id, self.database, self.keeper.snapshot.lsn)
         return await begin_in_ledger(self.client, self.names, origin, record.snapshot, self.table)

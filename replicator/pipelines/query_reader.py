@@ -77,7 +77,7 @@ class QueryReader:
         return QuerySql(self._pipeline, table, KeyOperators.of(names, found))
 
     async def _described(self) -> Table:
-        """The target's table with the query's columns."""
+        """Returns the target's table with the query's columns."""
         pipeline, result = self._pipeline, (await self._no_rows()).pgresult
         assert result is not None
         names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
@@ -181,7 +181,7 @@ class QueryReader:
         )
 
     async def value(self, query: str) -> Any:
-        """The one value that the query gives."""
+        """Returns the one value that the query gives."""
         [(value,)] = await self._rows(query)
         return value
 
@@ -231,7 +231,7 @@ class QueryReader:
 
 
 def ranges_of(borders: list[Border], pipeline: Pipeline, first_number: int) -> tuple[RangeRecord, ...]:
-    """All rows up to the last border, in batches of a good size, numbered from ``first_number`` on."""
+    """Returns ranges of all rows up to the last border, in batches of a good size, numbered from ``first_number`` on."""
     before = Border((), 0)
     ranges = []
     chosen = borders[::-1][:: pipeline.borders_per_batch(len(borders))][::-1]

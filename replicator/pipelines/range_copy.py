@@ -72,11 +72,12 @@ class PublishingRun:
         return GroupNames(self.query.pipeline.group)
 
     async def publish_begin(self) -> None:
-        """The message that all rows of earlier runs, and of earlier attempts at this one, are applied before."""
+        """Publishes the message that all rows of earlier runs, and of earlier attempts at this one, are applied before."""
         await self._publish_fence(self.mark, "")
 
     async def publish_end(self) -> None:
-        """The message that all rows of this run are applied before: from then on they count, if they are to replace others."""
+        """Publishes the message that all rows of this run are applied before: from then on they count, if they are to
+        replace others."""
         await self._publish_fence(replace(self.mark, ends=True), "-end")
 
     @property
@@ -184,7 +185,7 @@ class PublishingRun:
             await publisher.close()
 
     def _line_of(self, key: tuple[str, ...]) -> bytes:
-        """A row of COPY text without what is not of its key."""
+        """Returns a row of COPY text without what is not of its key."""
         by_name = dict(zip(self.query.pipeline.key, key, strict=True))
         return b"\t".join(_field(by_name.get(column.name)) for column in self.query.table.columns) + b"\n"
 

@@ -160,7 +160,8 @@ async def is_to_reconcile(bucket: StateBucket, pipeline: Pipeline, asked: Reconc
 
 
 async def differing(target: TargetKeys, reader: QueryReader, keys: KeysOf) -> list[int]:
-    """Buckets in which the target has keys that may be gone. The reader's snapshot is newer than what was read of the target."""
+    """Returns buckets in which the target has keys that may be gone. The reader's snapshot is newer than what was read
+    of the target."""
     source = _by_bucket(await reader.rows(keys.digests(target.buckets)))
     return sorted(bucket for bucket, digest in target.digests.items() if source.get(bucket) != digest)
 
@@ -168,8 +169,8 @@ async def differing(target: TargetKeys, reader: QueryReader, keys: KeysOf) -> li
 async def seemingly_gone(
     target: TargetTableKeys, buckets: int, chosen: Sequence[int], reader: QueryReader, keys: KeysOf
 ) -> tuple[list[tuple[str, ...]], int]:
-    """Keys of those buckets that the reader's snapshot does not have, in order, and how many were read. No others are held here,
-    however many there are on either side."""
+    """Returns keys of those buckets that the reader's snapshot does not have, in order, and how many were read. No
+    others are held here, however many there are on either side."""
     if not chosen:
         return [], 0
     gone, rows_read = [], 0

@@ -43,7 +43,7 @@ class RunResumption:
         return left
 
     async def _end(self, snapshot: str, number: int, mark: RunMark) -> Key:
-        """The last key of what is stored of the range, () for none; nothing is stored after that any more."""
+        """Returns the last key of what is stored of the range, () for none; nothing is stored after that any more."""
         while True:
             publisher = self._publisher(snapshot, number)
             try:

@@ -31,7 +31,8 @@ class RunLetters:
         return tuple(RangeRecord(0, (), tuple(orjson.loads(row)), is_row=True, is_replayed=True) for row in queued)
 
     def without_dead(self, run: RunRecord, ranges: Sequence[RangeRecord]) -> list[RangeRecord]:
-        """``ranges`` that are left of ``run``, without rows that it set aside already: it ended before it could note that."""
+        """Returns ``ranges`` that are left of ``run``, without rows that it set aside already: it ended before it could
+        note that."""
         dead = {tuple(orjson.loads(each.letter.row)) for each in self.letters if _is_dead_in(each, run)}
         return [each for each in ranges if not each.is_row or each.last not in dead]
 

@@ -144,8 +144,8 @@ class RunPlanning:
         return RowsWanted(after=record.checkpoint)
 
     async def _furthest(self, borders: list[Border], wanted: RowsWanted, checkpoint: Key) -> Key:
-        """The checkpoint after this run, which never goes back. Rows after it are known to exist: two texts alone are
-        compared in the database's order, which need not be the column's."""
+        """Returns the checkpoint after this run, which never goes back. Rows after it are known to exist: two texts
+        alone are compared in the database's order, which need not be the column's."""
         if not borders:
             return checkpoint
         key = borders[-1].key

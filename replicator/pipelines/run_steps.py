@@ -16,7 +16,8 @@ from pgsluice.shared.wire.table import Table
 async def bound(
     settings: PipelineSettings, pipeline: Pipeline, table: Table, closing: AsyncExitStack
 ) -> tuple[RowSteps | None, Table]:
-    """The steps, and the table that they fill; Arrow is loaded only where there are some, Spark where one is SQL."""
+    """Returns the steps, and the table that they fill; Arrow is loaded only where there are some, Spark where one is
+    SQL."""
     if not pipeline.steps:
         return None, table
     from pgsluice.replicator.pipelines.steps.block_steps import bind_steps

@@ -73,7 +73,7 @@ class _Sizes:
 
 
 async def transaction_findings(source: Source) -> list[Finding]:
-    """Transactions that a new slot and a snapshot wait for, and that have a slot keep WAL."""
+    """Returns transactions that a new slot and a snapshot wait for, and that have a slot keep WAL."""
     return [_open(each) for each in await open_transactions(source) if each.gid is not None or (each.age_s or 0) >= LONG_S]
 
 

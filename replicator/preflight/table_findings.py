@@ -112,7 +112,7 @@ async def keyless_findings(source: Source, tables: Collection[SourceTable], oper
 
 
 async def unlogged_findings(source: Source, patterns: Collection[TablePattern]) -> list[Finding]:
-    """Tables that a pattern leaves out in silence, because the WAL does not hold their rows."""
+    """Returns tables that a pattern leaves out in silence, because the WAL does not hold their rows."""
     found = []
     for pattern in patterns:
         assert pattern.schema is not None

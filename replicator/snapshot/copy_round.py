@@ -180,7 +180,7 @@ class Round:
         return requests
 
     async def _publish_begin(self, snapshot: ExportedSnapshot, oid: int, attempt: int, head: bytes, revision: int) -> int:
-        """The sequence of the begin message."""
+        """Publishes the begin message; returns its sequence."""
         prepared = self._prepared
         headers = SnapshotHeaders(
             snapshot=snapshot.id,

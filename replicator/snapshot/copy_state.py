@@ -103,8 +103,8 @@ def anew(record: TableRecord) -> TableRecord:
 
 
 def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
-    """The record of a table that is no longer selected. What its copy holds still counts, when it was finished and the table's
-    place at the target was not taken by another one (``is_replaced``)."""
+    """Returns the record of a table that is no longer selected. What its copy holds still counts, when it was finished
+    and the table's place at the target was not taken by another one (``is_replaced``)."""
     keeps_copy = bool(record.lsn) and record.phase in (Phase.FINISHED_COPY, Phase.LEFT) and not is_replaced
     kept = record if keeps_copy else without_copy(record)
     if record.phase is Phase.LEFT:
@@ -119,15 +119,16 @@ def leave(record: TableRecord, *, is_replaced: bool = False) -> TableRecord:
 
 
 def replaced_by(changed: Collection[TableRecord], content: LedgerContent) -> list[TableRecord]:
-    """Records of tables that left, and whose places at the targets the tables in ``changed`` take: their copies become
-    invalid. A worker that lags applies copied rows first, and would apply changes of the former table to the later one."""
+    """Returns records of tables that left, and whose places at the targets the tables in ``changed`` take: their copies
+    become invalid. A worker that lags applies copied rows first, and would apply changes of the former table to the
+    later one."""
     oids, names = {record.oid for record in changed}, {record.qualified_name for record in changed}
     left = [record for record in content.tables.values() if record.phase is Phase.LEFT and record.oid not in oids]
     return [leave(record, is_replaced=True) for record in left if record.lsn and record.qualified_name in names]
 
 
 def dropped(record: TableRecord) -> TableRecord:
-    """The record of a table that is gone before it could be copied."""
+    """Returns the record of a table that is gone before it could be copied."""
     return without_copy(record).enter(Phase.LEFT, error="it was dropped at the source", remedy="")
 
 
@@ -149,7 +150,7 @@ def without_copy(record: TableRecord) -> TableRecord:
 
 
 def begin_attempt(record: TableRecord) -> TableRecord:
-    """The record of a table whose copy begins, or begins again when a snapshot had begun it before."""
+    """Returns the record of a table whose copy begins, or begins again when a snapshot had begun it before."""
     return without_copy(record).enter(Phase.DATA_SYNC)
 
 

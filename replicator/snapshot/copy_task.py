@@ -159,7 +159,7 @@ class CopyProcess:
         return RangeOutcome(request.pages, status, error=error)
 
     async def _store(self, parameters: CopyParameters, request: RangeRequest) -> RangeOutcome:
-        """The outcome of a range that is stored; it is read unless the stream holds all of it."""
+        """Returns the outcome of a range that is stored; it is read unless the stream holds all of it."""
         names, pages = GroupNames(parameters.group), request.pages
         client = await self._connected_client(parameters)
         subject = names.snapshot_range_subject(parameters.snapshot_id, pages.table_oid, pages.number)
@@ -270,8 +270,8 @@ async def check_count(connection: Connection, request: RangeRequest, rows: int) 
 
 
 async def stepped(steps: RowSteps, dead_rows: DeadRows, block: RowBlock) -> RowBlock:
-    """The block as it is published. Rows that steps fail on are dead letters when this returns. Raises RangeFailedError when
-    there would be too many."""
+    """Returns the block as it is published. Rows that steps fail on are dead letters when this returns. Raises
+    RangeFailedError when there would be too many."""
     if not block.rows:
         return block
     given = await asyncio.to_thread(steps.apply, block.rows, block.data)

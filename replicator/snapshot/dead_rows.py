@@ -35,7 +35,8 @@ class RowLetters:
         self._known: dict[Position, StoredLetter] | None = None
 
     async def store(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Stored when it returns. ``rows`` are keys as JSON, and why. Raises TerminalError when there would be too many."""
+        """Stores dead letters; they are durable when it returns. ``rows`` are keys as JSON, and why. Raises
+        TerminalError when there would be too many."""
         if rows and self._known is None:
             await self._stream.ensure_like(self._model)
             self._known = {stored.letter.position: stored for stored in await self._stream.letters(RUNS)}

@@ -65,7 +65,7 @@ class SnapshotKeeper:
 
     @classmethod
     async def export(cls, settings: PostgresSettings) -> Self:
-        """A snapshot of now, without a slot."""
+        """Exports a snapshot of now, without a slot."""
         connection = await connect(settings)
         try:
             await begin(connection)
@@ -77,8 +77,8 @@ class SnapshotKeeper:
 
     @classmethod
     async def export_at_slot(cls, settings: PostgresSettings, timeout_s: float) -> Self:
-        """A snapshot whose LSN is exact. Waits for the transactions that are open in the source, as every new slot does. Raises
-        SlotTimeoutError when they stay open for longer than ``timeout_s``."""
+        """Exports a snapshot whose LSN is exact. Waits for the transactions that are open in the source, as every new
+        slot does. Raises SlotTimeoutError when they stay open for longer than ``timeout_s``."""
         connection = await connect(settings)
         try:
             replication = await connect_for_replication(settings)

@@ -73,6 +73,6 @@ class HeldRanges:
             self._ended.append(EndedRange(subject, None, is_whole=False))
 
     def forget(self, ended: Iterable[EndedRange]) -> None:
-        """The stream holds nothing of them any more."""
+        """Forgets ranges of which the stream holds nothing any more."""
         gone = set(ended)
         self._ended = [ended_range for ended_range in self._ended if ended_range not in gone]

@@ -63,7 +63,7 @@ def plan_ranges(table: CopiedTable, range_bytes: int, page_bytes: int, tasks: in
 
 
 def _pieces(table: CopiedTable, most_pages: int, page_bytes: int, tasks: int) -> Iterator[tuple[CopiedRelation, str, int]]:
-    """Each relation with conditions that tile it and how many bytes of it fulfil each."""
+    """Yields each relation with conditions that tile it and how many bytes of it fulfil each."""
     for relation in table.relations:
         pages = -(-relation.size_bytes // page_bytes)
         pages_each = _even_share(pages, most_pages, tasks)
@@ -76,7 +76,8 @@ def _pieces(table: CopiedTable, most_pages: int, page_bytes: int, tasks: int) ->
 
 
 def _even_share(pages: int, most_pages: int, tasks: int) -> int:
-    """Pages of one range: at most ``most_pages``, and so that the number of ranges, if not one, divides by ``tasks``."""
+    """Returns pages of one range: at most ``most_pages``, and so that the number of ranges, if not one, divides by
+    ``tasks``."""
     ranges = -(-pages // most_pages)
     if ranges <= 1:
         return most_pages
@@ -84,7 +85,8 @@ def _even_share(pages: int, most_pages: int, tasks: int) -> int:
 
 
 def _lock(relation: CopiedRelation) -> str:
-    """A query, because its lock asks for no more than COPY does; LOCK TABLE wants a privilege on the whole table."""
+    """Returns a query, because its lock asks for no more than COPY does; LOCK TABLE wants a privilege on the whole
+    table."""
     return sql.SQL("SELECT FROM ONLY {} LIMIT 0").format(sql.Identifier(relation.schema, relation.name)).as_string(None)
 
 

@@ -69,7 +69,7 @@ async def prepare_copy(settings: ReplicatorSettings, copy: CopySettings, client:
 
 
 async def _membership(source: Source, names: GroupNames, bucket: StateBucket) -> Membership | None:
-    """None before the group's first session, and when it never streams."""
+    """Returns None before the group's first session, and when it never streams."""
     membership = await load_membership(bucket)
     publication = None if membership is None else await find_publication(source, names)
     return membership if membership is None or publication is None else membership.settled(publication)

@@ -51,7 +51,7 @@ class PreparedCopy:
         self.record = record
 
     async def note_snapshot(self, id: str, lsn: LSN) -> None:
-        """The newest snapshot."""
+        """Notes the newest snapshot."""
         async with self._changing:
             await self.store(replace(self.record, id=id, lsn=format_lsn(lsn)))
 
@@ -109,8 +109,8 @@ class PreparedCopy:
             self.begin(needed)
 
     async def discount(self, causes: Mapping[int, CopyCause]) -> None:
-        """Tables that left, by oid: what their copies held counts no more, for no copy comes that holds what happened. So workers
-        leave out their changes. To be called before what happened is published."""
+        """Discounts what the copies of tables that left held, by oid, for no copy comes that holds what happened. So
+        workers leave out their changes. To be called before what happened is published."""
         if not causes:
             return
         async with self._changing:
@@ -128,7 +128,7 @@ class PreparedCopy:
                 await self._end_or_tell()
 
     def _needed(self, oid: int, cause: CopyCause) -> TableRecord | None:
-        """The record of the table's next copy; None when it needs none."""
+        """Returns the record of the table's next copy; None when it needs none."""
         record = self.progress.get(oid)
         if record is None:  # it is published without a copy, so the target may contain rows of it
             return TableRecord(oid, cause.schema, cause.table, Phase.INIT, now(), attempt=2)

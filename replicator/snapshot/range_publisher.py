@@ -145,7 +145,7 @@ class RangePublisher:
                 raise publish_error(self._stream.name, error, "the copy continues from there at the next start")
 
     async def _request(self, prepared: _Prepared) -> dict[str, Any] | None:
-        """JetStream's answer; None when there was none, and the message may be stored or not."""
+        """Returns JetStream's answer; None when there was none, and the message may be stored or not."""
         headers = prepared.headers | {EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER: str(self._stored.sequence)}
         try:
             answer = await self._client.request(self._subject, prepared.data, timeout=ACK_TIMEOUT_S, headers=headers)

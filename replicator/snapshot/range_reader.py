@@ -162,7 +162,7 @@ class RangeMessages:
         """No body was cut into chunks."""
 
     def body_bytes(self, block: RowBlock) -> int:
-        """The size of the block's body."""
+        """Returns the size of the block's body."""
         return len(self._request.head) + len(block.data)
 
     def next(self, block: RowBlock, read: RowBlock | None = None) -> Iterator[tuple[SnapshotHeaders, bytes]]:
@@ -196,7 +196,7 @@ class RangeMessages:
 
 
 def last_key(data: bytes, fields: Sequence[int]) -> str:
-    """The last row's fields as JSON. Raises TerminalError when they are too large for a header."""
+    """Returns the last row's fields as JSON. Raises TerminalError when they are too large for a header."""
     values = data[data.rfind(b"\n", 0, -1) + 1 : -1].split(b"\t")
     return encode_key([_ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), values[field]).decode() for field in fields])
 

@@ -109,7 +109,7 @@ class Schedule:
         return self._tasks[oid] < self._workers_per_table
 
     def release(self, taken: Sequence[RangeRequest]) -> None:
-        """The task that copied them has ended, however."""
+        """Releases ranges whose task has ended, however it ended."""
         self._runs_alone = False
         for oid in _oids(taken):
             self._tasks[oid] -= 1

@@ -27,7 +27,8 @@ DAEMON_MODULE = "pgsluice.replicator.snapshot.spark_daemon"
 
 
 def bounded_settings(settings: Mapping[str, str], connections: int) -> dict[str, str]:
-    """Spark's settings with at most ``connections`` tasks at a time; a cluster's bound on cores that is given stays."""
+    """Returns Spark's settings with at most ``connections`` tasks at a time; a cluster's bound on cores that is given
+    stays."""
     tasks = local_tasks(settings.get("spark.master", DEFAULT_MASTER))
     if tasks is None:
         return with_most_cores(settings, connections)
@@ -74,8 +75,8 @@ class SparkTasks:
 
 
 def run_job(spark: Spark, parameters: CopyParameters, ranges: Sequence[RangeRequest]) -> list[RangeOutcome]:
-    """Each range's outcome. Blocks; several threads may call it at a time. What PySpark raises when the JVM has died is not
-    caught."""
+    """Copies the ranges; returns the outcome of each. Blocks; several threads may call it at a time. What PySpark
+    raises when the JVM has died is not caught."""
     try:
         one_task = spark.context.parallelize(range(1), 1)
         outcomes: list[RangeOutcome] = one_task.mapPartitions(functools.partial(_copy, parameters, ranges)).collect()

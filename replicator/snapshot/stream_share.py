@@ -100,5 +100,5 @@ def share_of_stream(stream: str, size_bytes: int, tasks: int, max_payload: int) 
 
 
 def size_for(body_bytes: int) -> str:
-    """A ``stream-max-bytes`` that takes a body of that size, whatever the number of tasks."""
+    """Returns a ``stream-max-bytes`` that takes a body of that size, whatever the number of tasks."""
     return f"{-(-2 * body_bytes // _MIB)}MiB"

@@ -70,7 +70,7 @@ class TableProgress:
         return [record for record in self._records.values() if record.phase is Phase.ERRORED]
 
     def get(self, oid: int) -> TableRecord | None:
-        """None for a table that is not of this copy."""
+        """Returns None for a table that is not of this copy."""
         return self._records.get(oid)
 
     def is_copying(self, oid: int) -> bool:
@@ -83,7 +83,7 @@ class TableProgress:
         return self._revisions[oid]
 
     def copied_page_bytes(self, oid: int) -> int:
-        """Bytes of the pages of the table's finished ranges; compares with ``bytes_total``."""
+        """Returns bytes of the pages of the table's finished ranges; compares with ``bytes_total``."""
         return self._pages_bytes[oid]
 
     def put(self, record: TableRecord) -> None:
@@ -94,13 +94,14 @@ class TableProgress:
         self._unwritten.add(record.oid)
 
     def note_begun(self, oid: int, sequence: int) -> None:
-        """The table's begin message is stored at ``sequence``; that is all of a partitioned table without partitions."""
+        """Notes that the table's begin message is stored at ``sequence``; that is all of a partitioned table without
+        partitions."""
         if self.is_copying(oid):
             self._last_sequences[oid] = sequence
             self._advance(self._records[oid])
 
     def note_done(self, outcome: RangeOutcome) -> None:
-        """A range is stored; with the last one the table's copy is finished."""
+        """Notes that a range is stored; with the last one the table's copy is finished."""
         if not self.is_copying(outcome.pages.table_oid):
             return
         record = self._records[outcome.pages.table_oid]
@@ -200,7 +201,7 @@ class Figures:
 
 
 def measure(progress: TableProgress, finished_before: frozenset[int], elapsed_s: float) -> Figures:
-    """Figures of the tables that this run copies: those of ``finished_before`` are left out."""
+    """Returns figures of the tables that this run copies: those of ``finished_before`` are left out."""
     records = [record for record in progress.records if record.oid not in finished_before]
     copied = [record for record in records if record.phase in (Phase.DATA_SYNC, Phase.FINISHED_COPY)]
     return Figures(

@@ -76,7 +76,8 @@ class PublicationAlteration:
         return bool(self.joining or self.leaving or self.schemas or self.operations is not None)
 
     def in_pieces(self) -> list[PublicationAlteration]:
-        """Alterations that do the same one after the other, each with few locks. One of the options locks all tables."""
+        """Returns alterations that do the same one after the other, each with few locks. One of the options locks all
+        tables."""
         if self.operations is not None or len(self.joining) + len(self.leaving) <= PIECE:
             return [self]
         nothing = replace(self, joining=(), leaving=(), locked=(), schemas=())

@@ -176,7 +176,7 @@ _RELATIONS: LiteralString = """
 
 
 async def published_oids(source: Source, names: GroupNames) -> list[int]:
-    """The tables of the group's publication under whose names rows are sent. None of them is locked."""
+    """Returns the tables of the group's publication under whose names rows are sent. None of them is locked."""
     query = _PUBLISHED.format(or_schema=_OF_SCHEMA if source.major_version >= FILTERS_SINCE else "")
     return [oid for (oid,) in await source.rows(DOING, query, [names.publication])]
 
@@ -189,7 +189,7 @@ def has_whole_key(columns: Sequence[Column], sent: Collection[str]) -> bool:
 
 
 async def type_names(source: Source, columns: Sequence[RelationColumn], known: Mapping[str, Column]) -> list[str]:
-    """The catalog's, when every column has the type that it had then."""
+    """Returns the catalog's names of the types, when every column has the type that it had then."""
     if all(column.name in known and _type(known[column.name]) == _type(column) for column in columns):
         return [known[column.name].type_name for column in columns]
     parameters = [[column.type_oid for column in columns], [column.typmod for column in columns]]
@@ -201,7 +201,7 @@ def _type(column: Column | RelationColumn) -> tuple[int, int]:
 
 
 async def _columns(source: Source, oids: Sequence[int]) -> defaultdict[int, list[Column]]:
-    """Every column of the tables, by their oids."""
+    """Returns every column of the tables, by their oids."""
     columns: defaultdict[int, list[Column]] = defaultdict(list)
     for oid, *facts in await source.rows(DOING, COLUMNS, [list(oids)]):
         columns[oid].append(Column(*facts))
@@ -209,7 +209,7 @@ async def _columns(source: Source, oids: Sequence[int]) -> defaultdict[int, list
 
 
 async def fold_partitions(source: Source, tables: Sequence[SourceTable]) -> list[SourceTable]:
-    """``tables`` without those whose rows are published under another of them."""
+    """Returns ``tables`` without those whose rows are published under another of them."""
     oids = [table.oid for table in tables]
     rows = await source.rows("looking up partitions", _UNDER_ANOTHER, {"oids": oids})
     folded = {oid for (oid,) in rows}

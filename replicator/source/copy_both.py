@@ -28,7 +28,8 @@ class CopyBoth(Protocol):
     """A stream that has begun. Nothing here blocks; every method raises TransientError when the connection is broken."""
 
     def receive(self) -> bytes | None:
-        """Messages that the server sent (``copy_data``), the last one maybe not whole; None when nothing has arrived."""
+        """Returns messages that the server sent (``copy_data``), the last one maybe not whole; None when nothing has
+        arrived."""
 
     def keep(self, rest: bytes) -> None:
         """Takes back the end of what ``receive`` gave, which is not a whole message; the next one begins with it."""

@@ -60,12 +60,12 @@ class Keepalive:
 
 
 def encode_status(received: LSN, confirmed: LSN, clock_us: int, *, reply: bool) -> bytes:
-    """A standby status update; ``clock_us`` is in microseconds since 2000-01-01 UTC."""
+    """Returns a standby status update; ``clock_us`` is in microseconds since 2000-01-01 UTC."""
     return _STATUS.pack(b"r", received, confirmed, confirmed, clock_us, reply)
 
 
 def encode_message(kind: int, content: bytes | memoryview) -> bytes:
-    """A message of the protocol."""
+    """Returns a message of the protocol."""
     return b"".join((message_head(kind, len(content)), content))
 
 
@@ -174,5 +174,5 @@ class FrameLengths(dict[int, tuple[int, bytes]]):
 
 
 def error_fields(content: bytes) -> dict[int, bytes]:
-    """The fields of an ErrorResponse, by the codes that ``psycopg.pq.DiagnosticField`` names."""
+    """Returns the fields of an ErrorResponse, by the codes that ``psycopg.pq.DiagnosticField`` names."""
     return {field[0]: field[1:] for field in content.split(b"\0") if field}

@@ -138,7 +138,7 @@ class RelationCatalog:
         return await self._described(relation, seen, xid, commit_lsn)
 
     async def complete(self, xid: int, commit_lsn: LSN) -> Sequence[Table]:
-        """The tables that can be described in full from this transaction on, which has sent nothing yet."""
+        """Returns the tables that can be described in full from this transaction on, which has sent nothing yet."""
         due = [each for each in self._uncertain.values() if each.counts_from <= commit_lsn]
         return [await self._described(each.relation, each.seen, xid, commit_lsn) for each in due]
 
@@ -181,8 +181,8 @@ class RelationCatalog:
 
 
 def _key_positions(relation: Relation, now: Mapping[str, Column], known: Mapping[str, Column]) -> Mapping[str, int | None]:
-    """Positions in the primary key. With the default identity the message flags its columns, and the catalog adds only
-    their order; with others it determines them, and has to be certain of all of them."""
+    """Returns positions in the primary key. With the default identity the message flags its columns, and the catalog
+    adds only their order; with others it determines them, and has to be certain of all of them."""
     positions = {name: column.primary_key_position for name, column in now.items()}
     sent = {column.name for column in relation.columns}
     keyed = {name for name, position in positions.items() if position is not None}

@@ -225,7 +225,7 @@ async def may_run_ahead(source: Source) -> bool:
 
 
 async def warn_of_running_ahead(source: Source) -> None:
-    """One line when it ``may_run_ahead``."""
+    """Logs one line when it ``may_run_ahead``."""
     if await may_run_ahead(source):
         log.warning(RUNS_AHEAD, remedy=RUNS_AHEAD_REMEDY)
 
@@ -328,7 +328,7 @@ async def open_transactions(source: Source) -> list[OpenTransaction]:
 
 
 async def _who_is_open(settings: PostgresSettings) -> str:
-    """The oldest open transactions, in words. No query text, which holds values."""
+    """Returns the oldest open transactions, in words. No query text, which holds values."""
     try:
         source = await Source.connect(settings)
         try:

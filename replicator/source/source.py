@@ -247,7 +247,7 @@ class Source:
             raise sql_error(error, doing) from None
 
     async def rows_of(self, row: type[Row], doing: str, query: LiteralString, parameters: Any = ()) -> list[Row]:
-        """Rows as objects of a dataclass whose fields are the query's columns."""
+        """Returns rows as objects of a dataclass whose fields are the query's columns."""
         try:
             async with self._connection.cursor(row_factory=class_row(row)) as cursor:
                 return await (await cursor.execute(query, parameters)).fetchall()
@@ -287,7 +287,7 @@ class Source:
         return facts
 
     async def system_id(self) -> str:
-        """The server's identity, which copies of its data share."""
+        """Returns the server's identity, which copies of its data share."""
         [(system_id,)] = await self.rows("asking for the system identifier", _SYSTEM_ID)
         return str(system_id)
 

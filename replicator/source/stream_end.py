@@ -13,7 +13,7 @@ from pgsluice.shared.postgres.passing_cause import passing_cause
 
 
 def broken(how: object) -> TransientError:
-    """The connection failed below the protocol."""
+    """Returns the error of a connection that failed below the protocol."""
     return TransientError(f"the replication connection broke ({' '.join(str(how).split())})", "it is tried again", Cause.SOURCE)
 
 

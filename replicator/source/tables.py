@@ -143,10 +143,10 @@ _DOING = "looking up the tables"
 
 
 async def select_tables(source: Source, patterns: Sequence[str], default_schema: str) -> list[SourceTable]:
-    """The tables that ``patterns`` name (none: every table of ``default_schema``), each once, by name.
+    """Returns the tables that ``patterns`` name (none: every table of ``default_schema``), each once, by name.
 
-    A pattern leaves out what cannot be published, what belongs to an extension, and partitions whose root is taken. Raises
-    UsageError for a schema or table that does not exist or that is named and cannot be published.
+    A pattern leaves out what cannot be published, what belongs to an extension, and partitions whose root is taken.
+    Raises UsageError for a schema or table that does not exist or that is named and cannot be published.
     """
     selected: dict[int, SourceTable] = {}
     for pattern in parse_patterns(patterns, default_schema):
@@ -162,7 +162,8 @@ async def tables_of(source: Source, oids: Collection[int]) -> list[SourceTable]:
 
 
 async def named_unlogged(source: Source, patterns: Collection[TablePattern]) -> list[SourceTable]:
-    """Tables that are asked for by name and refused because they are unlogged: once that is cured, they belong to the group."""
+    """Returns tables that are asked for by name and refused because they are unlogged: once that is cured, they belong
+    to the group."""
     found: list[SourceTable] = []
     for pattern in patterns:
         if pattern.is_name and pattern.schema is not None:
@@ -183,7 +184,7 @@ def wanted_patterns(patterns: Sequence[str], default_schema: str, chosen_publica
 
 
 def parse_pattern(text: str, default_schema: str) -> TablePattern:
-    """A pattern that has a schema."""
+    """Returns a pattern that has a schema."""
     try:
         return TablePattern.parse(text).within(default_schema)
     except ValueError:

@@ -186,7 +186,7 @@ def _letters(worker: str, count: int) -> Condition:
 
 
 def _missing_rows(facts: GroupFacts) -> Iterator[Condition]:
-    """One for each worker: a target that another client writes to rarely differs in one table alone."""
+    """Yields one for each worker: a target that another client writes to rarely differs in one table alone."""
     tables = {table.oid: table for table in facts.tables}
     for worker, reports in sorted(facts.missed.items()):
         diverged = [each for each in reports if is_divergence(each, tables)]

@@ -43,7 +43,7 @@ def channels(settings: AlertSettings) -> list[Channel]:
 
 
 def alert_content(group: str, alert: AlertRecord, sender: str) -> dict[str, Any]:
-    """The messages of alerts, as docs/how-to/alert-messages.md describes them."""
+    """Returns the messages of alerts, as docs/how-to/alert-messages.md describes them."""
     return {
         "id": f"{group}/{alert.alert}/{alert.subject}/{alert.since}",
         "group": group,

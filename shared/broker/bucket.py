@@ -149,7 +149,7 @@ class Bucket:
             self._bucket = self._read_through_leader()
 
     async def read(self, key: str, record: type[R]) -> Entry[R] | None:
-        """The key's value as a ``record``; None if the key does not exist. Raises TerminalError if the value is
+        """Returns the key's value as a ``record``; None if the key does not exist. Raises TerminalError if the value is
         malformed."""
         entry = await self.get(key)
         if entry is None:
@@ -157,14 +157,14 @@ class Bucket:
         return Entry(self.decoded(key, record, entry.value), entry.revision)
 
     def decoded(self, key: str, record: type[R], value: bytes) -> R:
-        """The key's ``value`` as a ``record``. Raises TerminalError if it is malformed."""
+        """Returns the key's ``value`` as a ``record``. Raises TerminalError if it is malformed."""
         try:
             return decode(record, value)
         except MalformedError as error:
             raise malformed(key, self.described, error, getattr(record, "MALFORMED_REMEDY", USE_THAT_VERSION)) from None
 
     async def get(self, key: str) -> Entry[bytes] | None:
-        """The key's value, whatever it is; None when the key is not there."""
+        """Returns the key's value, whatever it is; None when the key is not there."""
         try:
             entry = await self._answer((await self._opened()).get(key))
         except nats.js.errors.KeyNotFoundError:
@@ -210,7 +210,7 @@ class Bucket:
         return await self._answer((await self._opened()).put(key, encode(value)))
 
     async def create(self, key: str, value: Record | Mapping[str, Any]) -> int | None:
-        """The new revision; None when the key exists."""
+        """Creates the key; returns the new revision, or None when the key exists."""
         try:
             return await self._answer((await self._opened()).create(key, encode(value)))
         except nats.js.errors.KeyWrongLastSequenceError:
@@ -219,7 +219,7 @@ class Bucket:
             raise TransientError(f"key {key} of {self.described} is being written", "it is tried again", Cause.NATS) from None
 
     async def update(self, key: str, value: Record | Mapping[str, Any], revision: int) -> int | None:
-        """The new revision; None when the key's revision is no longer ``revision``."""
+        """Updates the key; returns the new revision, or None when the key's revision is no longer ``revision``."""
         try:
             return await self._answer((await self._opened()).update(key, encode(value), last=revision))
         except nats.js.errors.KeyWrongLastSequenceError:
@@ -253,7 +253,7 @@ class Bucket:
         await self._request(f"PURGE.KV_{self.name}", {"filter": f"$KV.{self.name}.{key}"})
 
     async def keys(self) -> list[str]:
-        """Every key there is, also while keys are being written; a key that was deleted may be among them.
+        """Returns every key there is, also while keys are being written; a key that was deleted may be among them.
 
         Reads the bucket's stream: the client's own listing misses a key that is replaced while it is listed.
         """

@@ -94,7 +94,8 @@ class ChangeRetention:
 
 
 async def newest_before(stream: Stream, time: datetime, first: int, last: int) -> int | None:
-    """The newest of the sequences ``first`` to ``last`` stored before ``time``; a binary search, since times ascend."""
+    """Returns the newest of the sequences ``first`` to ``last`` stored before ``time``; a binary search, since times
+    ascend."""
     found = None
     while first <= last:
         middle = (first + last) // 2
@@ -124,7 +125,7 @@ class AbsentWorkers:
         self._warned_at: float | None = None
 
     async def check(self) -> list[str]:
-        """Names of the workers it warned of. Raises TransientError."""
+        """Warns; returns the names of the workers it warned of. Raises TransientError."""
         if self._warned_at is not None and time.monotonic() - self._warned_at < self._interval_s:
             return []
         absent = []

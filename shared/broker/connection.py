@@ -47,7 +47,7 @@ async def other_server(url: str) -> str:
 
 
 async def _answer(host: str, port: int, request: bytes) -> bytes:
-    """The first bytes of what comes back; empty without an answer."""
+    """Returns the first bytes of the answer; empty without one."""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_connection(host, port)
@@ -249,7 +249,7 @@ async def _cancel(connecting: asyncio.Future[None]) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(settings: NatsSettings, name: str) -> AsyncIterator[Client]:
-    """``connect``, for the time of a block."""
+    """Yields a connection (``connect``) for the time of a block."""
     client = await connect(settings, name, CONNECT_DEADLINE_S)
     try:
         yield client
@@ -357,7 +357,7 @@ def _host_list(settings: NatsSettings) -> str:
 
 
 def _without_identity(url: str) -> str:
-    """The server without any user, password or token in its URL."""
+    """Returns the server without any user, password or token in its URL."""
     return url.strip().rpartition("@")[2].rpartition("//")[2]
 
 

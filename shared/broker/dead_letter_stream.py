@@ -79,7 +79,7 @@ class DeadLetterStream(Stream):
         return await self.ensure(StreamSettings(model.num_replicas or 1, tags, size, compression, retention_s=0))
 
     async def publish(self, letter: DeadLetter) -> StoredLetter:
-        """Stored when it returns."""
+        """Publishes the letter, which is stored when it returns."""
         subject = self._names.dead_subject(letter.worker)
         messages = letter.messages(self._client.max_payload - _HEADER_BYTES)
         sequences = [await self._publish(subject, data, headers) for headers, data in messages]

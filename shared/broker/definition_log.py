@@ -144,7 +144,7 @@ Outcomes = dict[Position, NotedOutcome]
 
 
 async def load_log(bucket: StateBucket) -> DefinitionLog:
-    """An empty one when none was written. Raises TerminalError for a record that ``store_log`` does not make."""
+    """Returns an empty one when none was written. Raises TerminalError for a record that ``store_log`` does not make."""
     entry = await bucket.read(_KEY, DefinitionLogRecord)
     if entry is None:
         return DefinitionLog()
@@ -190,19 +190,19 @@ def outcomes_key(worker: str) -> str:
 
 
 async def workers_with_outcomes(bucket: StateBucket) -> list[str]:
-    """Their names, in order."""
+    """Returns the names of workers with outcomes, in order."""
     return sorted(key.removeprefix(_WORKER_PREFIX) for key in await bucket.keys() if key.startswith(_WORKER_PREFIX))
 
 
 def shortened(changes: Iterable[str]) -> tuple[str, ...]:
-    """MOST_CHANGES of them, and how many more there are."""
+    """Returns MOST_CHANGES of them, and how many more there are."""
     found = tuple(changes)
     left = len(found) - MOST_CHANGES
     return found if left <= 0 else (*found[:MOST_CHANGES], f"and {left} more")
 
 
 def _packed(entries: list[list[Any]]) -> tuple[str, str]:
-    """The newest that fit, packed, and the position of the last one, "" without any."""
+    """Returns the newest entries that fit, packed, and the position of the last one, "" without any."""
     packed = pack(entries)
     while len(packed) > MOST_BYTES and len(entries) > 1:
         entries = entries[(len(entries) + 3) // 4 :]

@@ -33,7 +33,7 @@ class Halt:
 
 
 async def read_halt(bucket: StateBucket) -> Halt | None:
-    """None when the group may run."""
+    """Returns None when the group may run."""
     entry = await bucket.read(HALT_KEY, Halt)
     return None if entry is None else entry.value
 

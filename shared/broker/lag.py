@@ -39,8 +39,8 @@ async def measure_lag(stream: ChangeStream, state: StreamState, sequence: int) -
 
 
 def copy_lag(snapshot: SnapshotRecord | None, report: WorkerReport) -> Lag | None:
-    """The lag in a copy without changes, in messages and since when there is something to apply; None for a group that
-    streams."""
+    """Returns the lag in a copy without changes, in messages and since when there is something to apply; None for a
+    group that streams."""
     if snapshot is None or snapshot.mode is not CopyMode.COPY:
         return None
     if snapshot.state is CopyState.FINISHED and report.snapshot_sequence >= snapshot.last_sequence:

@@ -150,8 +150,8 @@ class LedgerContent:
     revision: int = field(default=0, compare=False)
 
     def last_copied(self, record: TableRecord) -> int | None:
-        """The last message of the rows of a table whose copy is finished; None while that is not known. An earlier version did
-        not note it for each table."""
+        """Returns the last message of the rows of a table whose copy is finished; None while that is not known. An
+        earlier version did not note it for each table."""
         if record.last_sequence:
             return record.last_sequence
         is_over = self.snapshot is not None and self.snapshot.state is CopyState.FINISHED
@@ -205,14 +205,14 @@ class Ledger:
         return None if entry is None else entry.value
 
     async def snapshot_entry(self) -> Entry[SnapshotRecord] | None:
-        """None when nothing was ever copied."""
+        """Returns None when nothing was ever copied."""
         return await self._bucket.read(_SNAPSHOT_KEY, SnapshotRecord)
 
     async def store_snapshot(self, record: SnapshotRecord) -> None:
         await self._bucket.put(_SNAPSHOT_KEY, record)
 
     async def store_table(self, record: TableRecord) -> int:
-        """The revision of the record."""
+        """Stores the record; returns its revision."""
         return await self._bucket.put(f"{_TABLE_PREFIX}{record.oid}", record)
 
     async def remove_table(self, oid: int) -> None:

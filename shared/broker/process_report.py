@@ -57,8 +57,8 @@ class ProcessReport:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def tell_end(self, error: BaseException | None, *, is_finished: bool = False) -> None:
-        """The last record, with what ended the process; None: it was stopped, or ``is_finished``. Nothing is written when the
-        broker does not answer, or when another process is this unit by now."""
+        """Writes the last record, with what ended the process; None: it was stopped, or ``is_finished``. Nothing is
+        written when the broker does not answer, or when another process is this unit by now."""
         self._pulse.activity = Activity.ENDING
         record = replace(self._record(), wait=None) if error is None else self._record()
         try:

@@ -75,7 +75,7 @@ def of_fields(record: type[R], content: object, path: str = "") -> R:
 
 
 def pack(content: object) -> str:
-    """Compressed: a hundred thousand columns fit into one message of a server with the usual limits."""
+    """Compresses ``content``: a hundred thousand columns fit into one message of a server with the usual limits."""
     return base64.b64encode(zlib.compress(orjson.dumps(content))).decode()
 
 
@@ -94,19 +94,19 @@ def unpack(packed: str) -> Any:
 
 
 def malformed(key: str, bucket: str, reason: object, remedy: str = USE_THAT_VERSION) -> TerminalError:
-    """The sentence about a record that cannot be read; ``bucket`` as a sentence names it."""
+    """Returns the sentence about a record that cannot be read; ``bucket`` as a sentence names it."""
     return TerminalError(f"record {key} of {bucket} is malformed: {reason}", remedy)
 
 
 @functools.cache
 def _field_types(record: type[Record]) -> dict[str, tuple[Any, bool]]:
-    """Each field's type, and whether it must be there."""
+    """Returns each field's type, and whether it must be there."""
     hints = get_type_hints(record, include_extras=True)
     return {each.name: (hints[each.name], each.default is MISSING and each.default_factory is MISSING) for each in fields(record)}
 
 
 def _of_type(kind: Any, value: object, path: str) -> Any:
-    """``value``, which JSON made, as a value of the type ``kind``."""
+    """Returns ``value``, which JSON made, as a value of the type ``kind``."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         text = _of_type(arguments[0], value, path)

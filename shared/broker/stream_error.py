@@ -67,7 +67,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def answer_of(error: nats.js.errors.APIError) -> Mapping[str, Any]:
-    """The error object of the answer that nats-py made ``error`` of."""
+    """Returns the error object of the answer that nats-py made ``error`` of."""
     return {"code": error.code, "err_code": error.err_code, "description": error.description or ""}
 
 

@@ -59,7 +59,7 @@ SHARES = 8
 
 
 def trial_sizes() -> Iterator[int]:
-    """The sizes to try, the largest first."""
+    """Yields the sizes to try, the largest first."""
     size = SHARES * MOST_BYTES
     while size > LEAST_BYTES:
         yield size
@@ -189,7 +189,7 @@ class Stream:
         raise AssertionError("a last size was tried")
 
     async def state(self) -> StreamState | None:
-        """None when there is no such stream."""
+        """Returns None when there is no such stream."""
         answer = await self._request(f"INFO.{self.name}", {})
         if "error" in answer:
             if answer["error"].get("err_code") == STREAM_NOT_FOUND:
@@ -198,19 +198,21 @@ class Stream:
         return _stream_state(answer)
 
     async def peek(self, sequence: int) -> StoredMessage | None:
-        """The message with that sequence; None when the server that was asked does not show it, whatever the stream holds."""
+        """Returns the message with that sequence; None when the server that was asked does not show it, whatever the
+        stream holds."""
         return await self._direct_get({"seq": sequence})
 
     async def message(self, sequence: int) -> StoredMessage | None:
-        """The message with that sequence; None when the stream does not hold it."""
+        """Returns the message with that sequence; None when the stream does not hold it."""
         return await self.peek(sequence) or await self._leader_get({"seq": sequence})
 
     async def last_message_on(self, subject: str) -> StoredMessage | None:
-        """The newest message on ``subject``; None when the stream holds none."""
+        """Returns the newest message on ``subject``; None when the stream holds none."""
         return await self._leader_get({"last_by_subj": subject})
 
     async def next_message_on(self, subject: str, first_sequence: int) -> StoredMessage | None:
-        """The first message on ``subject`` with a sequence of at least ``first_sequence``; None when the stream holds none."""
+        """Returns the first message on ``subject`` with a sequence of at least ``first_sequence``; None when the stream
+        holds none."""
         return await self._leader_get({"seq": first_sequence, "next_by_subj": subject})
 
     async def fetch(self, first_sequence: int, count: int, max_bytes: int) -> list[StoredMessage]:
@@ -246,7 +248,7 @@ class Stream:
         await self._remove(self._jetstream.delete_msg(self.name, sequence), MESSAGE_NOT_FOUND)
 
     async def configuration_of(self, name: str) -> StreamConfig:
-        """JetStream's configuration of the stream ``name``."""
+        """Returns JetStream's configuration of the stream ``name``."""
         return (await self._manage(self._jetstream.stream_info(name), name)).config
 
     async def delete(self) -> None:
@@ -262,7 +264,8 @@ class Stream:
                 raise stream_error(self.name, answer_of(error)) from None
 
     async def _manage(self, call: Awaitable[T], stream: str = "") -> T:
-        """JetStream's answer. One that is an error raises APIError or, for a ``stream`` that is named, the sentence about it."""
+        """Returns JetStream's answer. One that is an error raises APIError or, for a ``stream`` that is named, the
+        sentence about it."""
         try:
             return await call
         except (nats.errors.Error, TimeoutError) as error:
@@ -317,7 +320,7 @@ class ChangeStream(Stream):
         self.bell = names.bell_subject
 
     async def last_message(self) -> StoredMessage | None:
-        """The newest message; None when the stream is empty."""
+        """Returns the newest message; None when the stream is empty."""
         return await self.last_message_on(self.subject)
 
     async def append(self, data: bytes, headers: Mapping[str, str], message_id: str, after: int) -> bool:
@@ -345,7 +348,7 @@ class SnapshotStream(Stream):
         self._begin_subjects = names.snapshot_begin_subject("*", "*")
 
     async def next_begin(self, first_sequence: int) -> StoredMessage | None:
-        """The first message from ``first_sequence`` on that begins a table; None without one."""
+        """Returns the first message from ``first_sequence`` on that begins a table; None without one."""
         return await self.next_message_on(self._begin_subjects, first_sequence)
 
 
@@ -364,7 +367,7 @@ class _BatchAnswer:
             self._end.set_result(headers)
 
     async def end(self) -> Mapping[str, str]:
-        """The headers of the last answer. Raises TimeoutError when none comes for REQUEST_TIMEOUT_S."""
+        """Returns the headers of the last answer. Raises TimeoutError when none comes for REQUEST_TIMEOUT_S."""
         seen = -1
         while seen < len(self.messages):
             seen = len(self.messages)
@@ -409,7 +412,7 @@ def _stream_state(answer: Mapping[str, Any]) -> StreamState:
 
 
 def _own_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """The stream's metadata without what the server adds to it."""
+    """Returns the stream's metadata without what the server adds to it."""
     return {name: value for name, value in (metadata or {}).items() if not name.startswith("_nats.")}
 
 
@@ -426,6 +429,6 @@ def _stored_at_leader(message: Mapping[str, Any]) -> StoredMessage:
 
 
 def broker_time(stamp: str) -> datetime:
-    """A time that the server wrote, in UTC; it has nanoseconds."""
+    """Returns a time that the server wrote, in UTC; it has nanoseconds."""
     seconds, _, fraction = stamp.rstrip("Z").partition(".")
     return datetime.fromisoformat(seconds).replace(tzinfo=UTC, microsecond=int((fraction + "000000")[:6]))

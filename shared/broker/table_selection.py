@@ -66,7 +66,7 @@ async def load_selection(bucket: StateBucket) -> TableSelection:
 
 
 def qualified_text(pattern: TablePattern) -> str:
-    """``pattern``, which has a schema, as an entry."""
+    """Returns ``pattern``, which has a schema, as an entry."""
     assert pattern.schema is not None
     return f"{_text(pattern.schema)}.{_text(pattern.name)}"
 

@@ -93,7 +93,7 @@ def worker_unit(worker: str) -> str:
 
 
 def worker_of_unit(unit: str) -> str | None:
-    """The worker's name; None for the replicator."""
+    """Returns the worker's name; None for the replicator."""
     return unit.removeprefix(_WORKER_UNIT) if unit.startswith(_WORKER_UNIT) else None
 
 

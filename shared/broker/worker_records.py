@@ -114,13 +114,14 @@ class WorkerReport:
     MALFORMED_REMEDY: ClassVar[str] = _FORGET
 
     def applied_in(self, stream_created: str) -> int:
-        """The last message that is applied for all tables, where sequences count in the stream that was made then; else 0."""
+        """Returns the last message that is applied for all tables, where sequences count in the stream that was made
+        then; else 0."""
         if self.stream_created != stream_created:
             return 0
         return self.catch_up_sequence if self.catching_up else self.sequence
 
     def released_in(self, stream_created: str) -> int:
-        """The last message that this worker needs no more."""
+        """Returns the last message that this worker needs no more."""
         applied = self.applied_in(stream_created)
         return applied if self.held_sequence is None else min(applied, self.held_sequence)
 
@@ -193,7 +194,7 @@ class ReadyRecord:
         return cls(tuple(ReadyMoment(at, tuple(copies)) for at, copies in tables.items()))
 
     def by_copy(self) -> dict[tuple[int, int], str]:
-        """The moment for each oid and ``last_sequence``."""
+        """Returns the moment for each oid and ``last_sequence``."""
         return {copy: moment.at for moment in self.moments for copy in moment.tables}
 
 

@@ -90,8 +90,8 @@ class _Part:
 
 
 def read(option: Option, *, then: Callable[[Any], Any] | None = None, otherwise: Callable[[Values], Any] | None = None) -> Any:
-    """A field that holds ``option``'s value: ``then`` turns it into the field's, ``otherwise`` makes one when it was not
-    given."""
+    """Returns a field that holds ``option``'s value: ``then`` turns it into the field's, ``otherwise`` makes one when
+    it was not given."""
     is_shown = not option.secret and option.kind is not Kind.PAIRS
     return field(repr=is_shown, metadata={_SOURCE: _FromOption(option, then, otherwise)})
 
@@ -130,7 +130,7 @@ def problems_of(declared: type[Any], values: Values) -> Iterator[UsageError]:
 
 
 def make(declared: type[T], values: Values) -> T:
-    """The settings that ``values`` hold. Nothing is validated here and nothing can fail: the loader did that."""
+    """Returns the settings that ``values`` hold. Nothing is validated here and nothing can fail: the loader did that."""
     return declared(**{name: source.value(values) for name, source in _sources(declared).items()})
 
 

@@ -115,7 +115,8 @@ def _scalar(node: yaml.Node) -> str | None:
 
 
 def expand(raw: Raw, environment: Mapping[str, str]) -> Raw:
-    """``raw`` with its references replaced; raises ValueError, without the value, for a variable that is not set."""
+    """Returns ``raw`` with its references replaced; raises ValueError, without the value, for a variable that is not
+    set."""
     match raw:
         case str():
             return _expand_text(raw, environment)
@@ -126,7 +127,7 @@ def expand(raw: Raw, environment: Mapping[str, str]) -> Raw:
 
 
 def variables_in(text: str) -> set[str]:
-    """The environment variables that ``text`` refers to."""
+    """Returns the environment variables that ``text`` refers to."""
     return {match[1] for match in _REFERENCE.finditer(text) if match[1]}
 
 

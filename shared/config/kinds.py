@@ -97,7 +97,8 @@ def parse_switch(text: str) -> bool:
 
 
 def parse_size(text: str) -> int:
-    """Bytes. ``10GiB`` counts in 1024s, ``10GB`` in 1000s, a bare number is bytes; ``10G`` could be either and is refused."""
+    """Returns bytes. ``10GiB`` counts in 1024s, ``10GB`` in 1000s, a bare number is bytes; ``10G`` could be either and
+    is refused."""
     match = _SIZE.fullmatch(text)
     factor = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
@@ -120,12 +121,12 @@ def parse_duration(text: str) -> float:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """Names apart from each other by commas, spaces or both; a name that holds one of these needs a YAML list."""
+    """Returns names that are separated by commas, spaces or both; a name that holds one of these needs a YAML list."""
     return tuple(name for name in _LIST_SEPARATOR.split(text) if name)
 
 
 def parse_file(text: str) -> str:
-    """A path that can be read. ``~`` is the home directory. Nothing is read yet: the path may be a pipe."""
+    """Returns a path that can be read. ``~`` is the home directory. Nothing is read yet: the path may be a pipe."""
     path = os.path.expanduser(text)
     if os.path.isdir(path):
         raise ValueError("is a directory, not a file")
@@ -137,7 +138,7 @@ def parse_file(text: str) -> str:
 
 
 def parse_lsn_text(text: str) -> str:
-    """The server's own spelling of an LSN."""
+    """Returns the server's own spelling of an LSN."""
     try:
         return format_lsn(parse_lsn(text))
     except ValueError:
@@ -145,7 +146,8 @@ def parse_lsn_text(text: str) -> str:
 
 
 def parse_servers(text: str) -> str:
-    """NATS URLs, comma-separated, each completed by its scheme. Their text is never part of an error: it can hold a password."""
+    """Returns NATS URLs, comma-separated, each completed by its scheme. Their text is never part of an error: it can
+    hold a password."""
     return ",".join(_parse_server(url) for url in parse_list(text))
 
 
@@ -163,7 +165,7 @@ def _parse_server(url: str) -> str:
 
 
 def parse_url(text: str) -> str:
-    """An HTTP URL. Its text is never part of an error: it can hold a secret."""
+    """Returns an HTTP URL. Its text is never part of an error: it can hold a secret."""
     try:
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -176,7 +178,7 @@ def parse_url(text: str) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of what ``parse_address`` takes."""
+    """Returns host and port of what ``parse_address`` takes."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -189,13 +191,14 @@ def parse_address(text: str) -> str:
 
 
 def parse_database_url(text: str) -> str:
-    """The URL itself, which can be taken apart (``postgres_url``). Its text is never part of an error: it can hold a password."""
+    """Returns the URL itself, which can be taken apart (``postgres_url``). Its text is never part of an error: it can
+    hold a password."""
     url_parts(text)
     return text
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """A JSON object whose values are scalars."""
+    """Returns a JSON object whose values are scalars."""
     try:
         content = json.loads(text, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):

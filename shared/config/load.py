@@ -243,7 +243,8 @@ class _Urls:
 
 
 def _resolve(option: Option, layers: Sequence[Layer], urls: _Urls) -> tuple[Value, str] | None:
-    """The winning value and its place; None when no layer has one. Raises UsageError when the winner cannot be used."""
+    """Returns the winning value and its place; None when no layer has one. Raises UsageError when the winner cannot be
+    used."""
     if option.kind is Kind.PAIRS:
         return _merged_pairs(option, layers)
     way = _nearest_way(option, layers, urls.part(option))
@@ -318,7 +319,7 @@ def _parse(option: Option, found: Found) -> Value:
 
 
 def _within(option: Option, value: Value) -> Value:
-    """``value`` itself, choices in lower case; raises ValueError when it is outside of what the option allows."""
+    """Returns ``value`` itself, choices in lower case; raises ValueError when it is outside of what the option allows."""
     if option.choices:
         lowered = tuple(item.lower() for item in value) if isinstance(value, tuple) else str(value).lower()
         for item in lowered if isinstance(lowered, tuple) else (lowered,):
@@ -333,7 +334,7 @@ def _within(option: Option, value: Value) -> Value:
 
 
 def _content(option: Option, path: str, place: str) -> str:
-    """The secret in a file, without the line end that editors and shells add."""
+    """Returns the secret in a file, without the line end that editors and shells add."""
     try:
         content = read_secret(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -361,7 +362,7 @@ def all_in_one(problems: Sequence[UsageError]) -> UsageError:
 
 
 def notices(values: Values, environment: Mapping[str, str], known: Collection[Option]) -> Iterator[Notice]:
-    """Names and places only, never a value. ``known`` are the options of all commands."""
+    """Yields names and places only, never a value. ``known`` are the options of all commands."""
     for name, place in values.places.items():
         if values.options[name].no_effect:
             yield Notice(name, place, values.options[name].no_effect)

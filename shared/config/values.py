@@ -52,7 +52,7 @@ class Values:
         return self.places[self.prefix + name]
 
     def named(self, name: str) -> str:
-        """An option and where its value came from, as the beginning of a sentence."""
+        """Returns an option and where its value came from, as the beginning of a sentence."""
         return f"{self.prefix}{name} ({self.place(name)})"
 
     def text(self, name: str) -> str:
@@ -66,23 +66,23 @@ class Values:
         return value
 
     def switch(self, name: str) -> bool:
-        """False when absent."""
+        """Returns the switch; False when absent."""
         return self.get(name, False) is True
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Empty when absent."""
+        """Returns the names; empty when absent."""
         value = self.get(name, ())
         assert isinstance(value, tuple)
         return value
 
     def pairs(self, name: str) -> dict[str, str]:
-        """Empty when absent."""
+        """Returns the pairs; empty when absent."""
         value = self.get(name, {})
         assert isinstance(value, dict)
         return value
 
     def missing(self, name: str) -> UsageError:
-        """The error for an option that must be given."""
+        """Returns the error for an option that must be given."""
         return missing_option(self.options[self.prefix + name], self.file)
 
 
@@ -125,7 +125,7 @@ class FileSecret(str):
 
 
 def read_secret(path: str) -> str:
-    """A file's content without the line end that editors and shells add. Raises OSError and UnicodeDecodeError."""
+    """Returns a file's content without the line end that editors and shells add. Raises OSError and UnicodeDecodeError."""
     with open(path, encoding="utf-8") as file:
         return file.read().rstrip("\r\n")
 

@@ -176,7 +176,7 @@ def primary_key_of(table: TableDefinition) -> tuple[int, ...]:
 
 
 def key_of(table: TableDefinition) -> tuple[int, ...]:
-    """The numbers of the columns that identify a row, as ``Table.key`` has it."""
+    """Returns the numbers of the columns that identify a row, as ``Table.key`` has it."""
     primary_key = primary_key_of(table)
     if table.replica_identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
         return primary_key

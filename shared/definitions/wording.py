@@ -40,7 +40,7 @@ _REASONS = {1: "logged or unlogged", 2: "a default for each row", 4: "a type", 8
 
 
 def in_words(definition: PublishedDefinition) -> list[str]:
-    """Each change, at least one: ``added column note text``."""
+    """Returns each change, at least one: ``added column note text``."""
     event, was = definition.event, definition.previous
     match event:
         case TableDefined(table=table) | TablePublished(table=table):
@@ -136,7 +136,7 @@ def _of_type(was: TypeDefined, now: TypeDefined) -> Iterator[str]:
 
 
 def _named(parts: Sequence[TypeAttribute] | Sequence[DomainConstraint] | None) -> dict[int, str]:
-    """The names, by what stays through renames."""
+    """Returns the names, by what stays through renames."""
     return {each.number if isinstance(each, TypeAttribute) else each.oid: each.name for each in parts or ()}
 
 

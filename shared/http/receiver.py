@@ -226,7 +226,7 @@ class ReceiverConnection:
             raise self._no_answer(type(error).__name__) from None
 
     def close(self) -> None:
-        """The next request makes a new connection."""
+        """Closes the connection; the next request makes a new one."""
         connection, self._connection, self._socket = self._connection, None, None
         if connection is not None:
             connection.close()

@@ -54,12 +54,13 @@ class Metric:
         return Sample(self, labels, value)
 
     def of(self, histogram: HistogramValue, *labels: str) -> Sample:
-        """A sample of a HISTOGRAM."""
+        """Returns a sample of a HISTOGRAM."""
         assert len(labels) == len(self.labels), self.name
         return Sample(self, labels, histogram.sum, histogram)
 
     def one_of(self, chosen: str, every: Iterable[str], *labels: str) -> list[Sample]:
-        """A sample for each of ``every``, the metric's last label: 1 for the one that is the case, 0 for the others."""
+        """Returns a sample for each of ``every``, the metric's last label: 1 for the one that is the case, 0 for the
+        others."""
         return [self.at(float(each == chosen), *labels, each) for each in every]
 
 

@@ -47,8 +47,8 @@ _TRUNCATE_RESTART_IDENTITY = 2
 
 
 def decode_message(payload: bytes) -> PgoutputMessage:
-    """The message that ``payload`` holds, all of it. Raises WireError, and nothing else, when the bytes end early, when bytes
-    remain, when the kind is unknown, and when a value is in binary format (which is never asked for)."""
+    """Returns the message that ``payload`` holds, all of it. Raises WireError, and nothing else, when the bytes end
+    early, when bytes remain, when the kind is unknown, and when a value is in binary format (which is never asked for)."""
     if not payload:
         raise WireError("a pgoutput message is empty")
     kind = payload[0]
@@ -67,7 +67,8 @@ def decode_message(payload: bytes) -> PgoutputMessage:
 
 
 def begin_lsn(payload: bytes) -> LSN:
-    """``final_lsn`` of what ``decode_message`` would make of a Begin, and nothing else of it. Raises WireError as it does."""
+    """Returns ``final_lsn`` of what ``decode_message`` would make of a Begin, and nothing else of it. Raises WireError
+    as it does."""
     try:
         return LSN(BEGIN.unpack(payload)[0])
     except StructError:
@@ -138,7 +139,7 @@ class _Fields:
         return text
 
     def row(self) -> Row:
-        """TupleData."""
+        """Reads TupleData."""
         return tuple([self._value() for _ in range(self.unsigned(2))])
 
     def _value(self) -> Value:

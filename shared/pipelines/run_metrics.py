@@ -15,7 +15,7 @@ from pgsluice.shared.pipelines.run_records import PipelineRecord, RunRecord, Run
 
 
 async def read_run_samples(bucket: StateBucket) -> list[Sample]:
-    """None of a group that is no SQL pipeline's. Raises as ``read_run_facts``."""
+    """Returns None of a group that is no SQL pipeline's. Raises as ``read_run_facts``."""
     facts = await read_run_facts(bucket)
     if facts is None:
         return []

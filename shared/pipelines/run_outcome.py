@@ -17,7 +17,8 @@ from pgsluice.shared.pipelines.run_records import PIPELINE_KEY, PipelineRecord, 
 
 
 def with_outcome(run: RunRecord, reports: Collection[WorkerReport]) -> RunRecord:
-    """The pipeline's newest run; the same object where nothing more is known of it. Times are those of the workers' clocks."""
+    """Returns the pipeline's newest run; the same object where nothing more is known of it. Times are those of the
+    workers' clocks."""
     if run.state is not RunState.FINISHED or run.applied_at or not reports:
         return run
     if any(report.snapshot_sequence != run.last_sequence or not report.copied_at for report in reports):

@@ -167,7 +167,7 @@ class PipelineRecord:
         return newest if newest is not None and (newest.state.is_unfinished or newest.ranges) else None
 
     def run_of(self, request: str) -> RunRecord | None:
-        """The newest that was begun for the request."""
+        """Returns the newest run that was begun for the request."""
         return next((each for each in reversed(self.runs) if each.request == request), None)
 
     def next_version(self, lsn: int) -> int:
@@ -176,7 +176,8 @@ class PipelineRecord:
         return max([lsn, *(run.version + 1 for run in self.runs)])
 
     def with_run(self, run: RunRecord) -> PipelineRecord:
-        """``run`` as the newest, in the place of what is known of it already. Of older ones the ranges are forgotten."""
+        """Returns the record with ``run`` as the newest, in the place of what is known of it already. Of older ones the
+        ranges are forgotten."""
         runs = (*(replace(each, ranges=()) for each in self.runs if each.number != run.number), run)
         forgotten = sum((each.all_rows for each in runs[:-MOST_RUNS]), self.forgotten)
         return replace(self, runs=runs[-MOST_RUNS:], forgotten=forgotten)
@@ -195,7 +196,7 @@ class PipelineRecord:
 
 
 async def load_pipeline(bucket: Bucket) -> PipelineRecord | None:
-    """None before the first run. Raises TerminalError when the record is not of this version's form."""
+    """Returns None before the first run. Raises TerminalError when the record is not of this version's form."""
     entry = await bucket.read(PIPELINE_KEY, PipelineRecord)
     return None if entry is None else entry.value
 

@@ -149,7 +149,8 @@ def comes_from_server(error: psycopg.Error) -> bool:
 
 
 def refused_sqlstate(parameters: Mapping[str, Any], timeout_s: float) -> str:
-    """The code of the error by which a server refuses such a connection now; "" when none does. Blocks for so long at most."""
+    """Returns the code of the error by which a server refuses such a connection now; "" when none does. Blocks for so
+    long at most."""
     trace = os.memfd_create("trace", os.MFD_CLOEXEC)  # never a file: it holds the exchange of passwords
     connection = pq.PGconn.connect_start(make_conninfo(**parameters).encode())
     try:

@@ -118,7 +118,7 @@ def libpq_parameters(settings: PostgresSettings) -> dict[str, Any]:
 
 
 def startup_options(settings: dict[str, str]) -> str:
-    """libpq's parameter ``options`` that makes ``settings`` from the session's first moment."""
+    """Returns libpq's parameter ``options`` that makes ``settings`` from the session's first moment."""
     return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
 
 

@@ -92,7 +92,7 @@ def raise_all(errors: Sequence[PgsluiceError], where: str) -> None:
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """The first ones, and how many more there are."""
+    """Returns the first ones, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

@@ -32,7 +32,8 @@ class PrivateDirectory:
 
 
 def make_private_directory(parent: Path, prefix: str) -> PrivateDirectory:
-    """A new directory in ``parent`` that only this user may enter. Removes those with this prefix that were left over."""
+    """Makes a new directory in ``parent`` that only this user may enter. Removes those with this prefix that were left
+    over."""
     for path in parent.glob(f"{prefix}*"):
         _remove_if_left_over(path)
     while True:

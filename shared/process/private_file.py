@@ -27,5 +27,5 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def state_home() -> Path:
-    """The folder of the XDG base directory specification for state of a user's programs."""
+    """Returns the folder of the XDG base directory specification for state of a user's programs."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pgsluice"

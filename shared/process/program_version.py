@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 @functools.cache
 def program_version() -> str:
-    """ "" of a program that is not installed as a package. Kept: writers ask for each batch, and files of the package are read
-    to know it."""
+    """Returns "" for a program that is not installed as a package. Kept: writers ask for each batch, and files of the
+    package are read to know it."""
     try:
         return version("pgsluice")
     except PackageNotFoundError:

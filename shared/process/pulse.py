@@ -49,7 +49,7 @@ class Pulse:
         defect."""
 
     def progressed(self, *, idle: bool = False) -> None:
-        """The work has moved, or was looked for and not found (``idle``); nothing is waited for any more."""
+        """Notes that the work has moved, or was looked for and not found (``idle``); nothing is waited for any more."""
         self.progressed_at = time.monotonic()
         self.idle = idle
         self.wait = None
@@ -60,7 +60,8 @@ class Pulse:
         self.idle = False
 
     def waits(self, error: TransientError, pause_s: float | None = None) -> None:
-        """The work failed for a passing cause and is tried again after ``pause_s``. The wait began with the first failure."""
+        """Notes that the work failed for a passing cause and is tried again after ``pause_s``. The wait began with the
+        first failure."""
         now = time.time()
         since = self.wait.since if self.wait is not None and self.wait.cause is error.cause else datetime.fromtimestamp(now, UTC)
         attempt = None if pause_s is None else datetime.fromtimestamp(now + pause_s, UTC)

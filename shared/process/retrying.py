@@ -18,7 +18,7 @@ class Pauses(NamedTuple):
     least: float = 0.75
 
     def after(self, failures: int) -> float:
-        """The pause after so many failures in a row, of which there is one at least."""
+        """Returns the pause after so many failures in a row, of which there is one at least."""
         return self.varied(min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 32)))
 
     def varied(self, pause_s: float) -> float:
@@ -65,7 +65,7 @@ class Backoff:
         return self._pauses.after(self._failures)
 
     def note_success(self) -> None:
-        """The next failure is a first one."""
+        """Notes a success: the next failure is a first one."""
         self._failures = 0
 
 

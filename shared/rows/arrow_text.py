@@ -92,7 +92,7 @@ def named_type(name: str) -> PostgresType:
 
 
 def numeric_size(oid: int, typmod: int) -> tuple[int, int] | None:
-    """Precision and scale of a numeric column that Arrow's decimal holds; None for any other column."""
+    """Returns precision and scale of a numeric column that Arrow's decimal holds; None for any other column."""
     if oid != _NUMERIC or typmod < _TYPMOD_OFFSET:
         return None
     size = typmod - _TYPMOD_OFFSET
@@ -130,8 +130,8 @@ def arrow_values(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
 
 
 def postgres_texts(values: pa.Array) -> list[bytes | None]:
-    """The inverse, of an array whose type ``postgres_type`` knows. Raises ValueError for a value that Postgres does not have: a
-    character of code 0, a part of a microsecond."""
+    """Returns the texts of an array whose type ``postgres_type`` knows. Raises ValueError for a value that Postgres
+    does not have: a character of code 0, a part of a microsecond."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return [None if value is None else b"t" if value else b"f" for value in values.to_pylist()]

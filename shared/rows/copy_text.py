@@ -25,36 +25,37 @@ _MEANINGS = {b"\\": b"\\", b"t": b"\t", b"n": b"\n", b"r": b"\r", b"b": b"\b", b
 
 
 def split_lines(text: bytes) -> list[bytes]:
-    """The rows of ``text``, which are whole lines, without the line feeds."""
+    """Returns the rows of ``text``, which are whole lines, without the line feeds."""
     lines = text.split(b"\n")
     lines.pop()
     return lines
 
 
 def join_lines(lines: Iterable[bytes]) -> bytes:
-    """The inverse of ``split_lines``."""
+    """Joins lines: the inverse of ``split_lines``."""
     return b"\n".join([*lines, b""])
 
 
 def split_fields(line: bytes) -> list[bytes]:
-    """The fields of one row, as they are: with their escapes. A row without columns has one empty field."""
+    """Returns the fields of one row, as they are: with their escapes. A row without columns has one empty field."""
     return line.split(b"\t")
 
 
 def join_fields(fields: Iterable[bytes]) -> bytes:
-    """The inverse of ``split_fields``."""
+    """Joins fields: the inverse of ``split_fields``."""
     return b"\t".join(fields)
 
 
 def fields_of_rows(text: bytes) -> list[bytes]:
-    """The fields of all rows one after the other. Splitting all at once is much cheaper than row by row."""
+    """Returns the fields of all rows one after the other. Splitting all at once is much cheaper than row by row."""
     fields = text.replace(b"\n", b"\t").split(b"\t")
     fields.pop()
     return fields
 
 
 def decode_rows(data: bytes, width: int) -> list[list[Value]]:
-    """The columns of all rows, one list each; raises WireError when a row has not ``width`` columns or an escape is unknown.
+    """Returns the columns of all rows, one list each; raises WireError when a row has not ``width`` columns or an
+    escape is unknown.
 
     ``data`` holds whole lines. A table without columns has ``width`` 0 and yields no lists, however many lines.
     """
@@ -110,7 +111,8 @@ def encode_columns(columns: Sequence[Sequence[Value]], rows: int) -> bytes:
 
 
 def plain_fields(values: Sequence[Value]) -> Sequence[bytes] | None:
-    """The fields of one column, ``values`` themselves when none is NULL; None when a value is UNCHANGED or needs an escape."""
+    """Returns the fields of one column, ``values`` themselves when none is NULL; None when a value is UNCHANGED or
+    needs an escape."""
     present, together = _present(values)
     if _needs_escape(together):
         return None
@@ -120,7 +122,7 @@ def plain_fields(values: Sequence[Value]) -> Sequence[bytes] | None:
 
 
 def _joined(rows: Iterable[Iterable[Any]]) -> bytes | None:
-    """The rows without any escaping; None when one of them holds NULL or UNCHANGED."""
+    """Returns the rows without any escaping; None when one of them holds NULL or UNCHANGED."""
     try:
         return join_lines(map(b"\t".join, rows))
     except TypeError:

@@ -208,7 +208,7 @@ class TableRows:
         )
 
     def _plain_rows(self) -> PlainRows | None:
-        """None when only few rows were deferred, or one of them is not plain."""
+        """Returns None when only few rows were deferred, or one of them is not plain."""
         shape = self._deferred_shape
         if shape is None or len(self._deferred_lengths) < FEWEST_PLAIN_ROWS or self.width == 0:
             return None
@@ -262,7 +262,8 @@ class MessageParts:
             self._related[relation.oid] = table
 
     def shape(self, head: bytes) -> RowShape:
-        """The shape of a row frame's first eight bytes; raises WireError when no row of a known table begins like that."""
+        """Returns the shape of a row frame's first eight bytes; raises WireError when no row of a known table begins
+        like that."""
         operation, oid, image, count = _HEAD.unpack(head)
         old_kind = _OLD_KINDS.get((operation, image))
         if old_kind is None:
@@ -277,13 +278,13 @@ class MessageParts:
         return shape
 
     def truncate(self, truncate: Truncate, change_index: int) -> None:
-        """A barrier: what rows follow begin new parts."""
+        """Adds a barrier: what rows follow begin new parts."""
         self._end_rows()
         tables = tuple([self._table(oid) for oid in truncate.relation_oids])
         self._ended.append(Truncation(tables, change_index, truncate.cascade, truncate.restart_identity))
 
     def define(self, content: bytes, change_index: int) -> None:
-        """A barrier for all tables; nothing for a forged message."""
+        """Adds a barrier for all tables; nothing for a forged message."""
         definition = PublishedDefinition.decode(content)
         if definition is not None:
             self._end_rows()

@@ -85,7 +85,7 @@ class PlainRows(Sequence[list[Value]]):
         return self._of(fields, nulls)
 
     def selected(self, kept: bytes | bytearray) -> PlainRows:
-        """The rows where ``kept`` is not 0."""
+        """Returns the rows where ``kept`` is not 0."""
         of_fields = np.repeat(np.frombuffer(kept, np.uint8), self._width).tobytes()
         return self._of(list(compress(self._split(), of_fields)), self._nulls)
 
@@ -101,14 +101,14 @@ class PlainRows(Sequence[list[Value]]):
         return values
 
     def _split(self) -> list[bytes]:
-        """The fields of all rows, one after the other."""
+        """Returns the fields of all rows, one after the other."""
         if not self._fields and self._text:
             self._fields = fields_of_rows(self._text)
         return self._fields
 
 
 def with_columns(rows: Sequence[Sequence[Value]], columns: Mapping[int, Sequence[Value]]) -> Sequence[Sequence[Value]]:
-    """``rows`` with other values in some columns; PlainRows stay such if they can."""
+    """Returns ``rows`` with other values in some columns; PlainRows stay such if they can."""
     if isinstance(rows, PlainRows):
         plain = rows.with_columns(columns)
         if plain is not None:
@@ -117,14 +117,15 @@ def with_columns(rows: Sequence[Sequence[Value]], columns: Mapping[int, Sequence
 
 
 def selected(rows: Sequence[Sequence[Value]], kept: bytes | bytearray) -> Sequence[Sequence[Value]]:
-    """The rows where ``kept`` is not 0; PlainRows stay such."""
+    """Returns the rows where ``kept`` is not 0; PlainRows stay such."""
     if isinstance(rows, PlainRows):
         return rows.selected(kept)
     return [list(compress(column, kept)) for column in rows]
 
 
 def rows_of_frames(frames: bytes, lengths: list[int], width: int) -> PlainRows | None:
-    """The rows of ``frames``, which have one shape, one image of ``width`` columns (at least one), and the given lengths.
+    """Returns the rows of ``frames``, which have one shape, one image of ``width`` columns (at least one), and the
+    given lengths.
 
     None when they are not plain: a value would need an escape or was not sent, or a frame is malformed.
     """

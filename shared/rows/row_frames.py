@@ -34,7 +34,7 @@ def relation_frame(table: Table) -> bytes:
 
 
 def row_frames(changes: TableChanges, oid: int) -> list[bytes]:
-    """The frame of each row, in order."""
+    """Returns the frame of each row, in order."""
     count = len(changes)
     news = row_images(b"N", changes.new, count)
     head = pack(">I", oid)

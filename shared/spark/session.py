@@ -107,7 +107,7 @@ log = telemetry.logger(__name__)
 
 
 def configuration(settings: Mapping[str, str]) -> dict[str, str]:
-    """Spark's configuration: the defaults, overridden by ``settings`` (under Spark's own names)."""
+    """Returns Spark's configuration: the defaults, overridden by ``settings`` (under Spark's own names)."""
     merged = DEFAULTS | dict(settings)
     if not is_local(merged["spark.master"]):
         for key in _MASTER_DEPENDENT - settings.keys():

@@ -36,7 +36,8 @@ def ship_code(context: Any, directory: Path) -> str:
 
 
 def archive() -> bytes:
-    """The package's Python modules; the same bytes for the same modules, wherever and whenever they are put together."""
+    """Returns the package's Python modules; the same bytes for the same modules, wherever and whenever they are put
+    together."""
     content = BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as zipped:
         for path in sorted(_modules()):

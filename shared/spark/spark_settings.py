@@ -33,10 +33,11 @@ _SHORT_NAMES = {
 
 
 def full_names(pairs: Mapping[str, str]) -> dict[str, str]:
-    """``pairs`` under Spark's own names; raises ValueError for a name that is neither short nor Spark's, or given twice.
+    """Returns ``pairs`` under Spark's own names; raises ValueError for a name that is neither short nor Spark's, or
+    given twice.
 
-    ``memory`` is the driver's and each executor's heap; where the tasks run in the driver (``local[n]``) only the former
-    exists. ``python`` is what tasks run in, on the executors' machines. ``insecure`` is for ``check_cluster``.
+    ``memory`` is the driver's and each executor's heap; where the tasks run in the driver (``local[n]``) only the
+    former exists. ``python`` is what tasks run in, on the executors' machines. ``insecure`` is for ``check_cluster``.
     """
     full: dict[str, str] = {}
     for name, value in pairs.items():

@@ -33,8 +33,8 @@ class AppliedPlaces:
         return cls(reports.values(), *await read_published(bucket), moments)
 
     def phase_since(self, table: TableRecord, snapshot: SnapshotRecord | None) -> tuple[Phase, str]:
-        """``phase``, and since when the table is in it: "" where that is not known. A table is ready since the last of the
-        workers has it ready."""
+        """Returns ``phase``, and since when the table is in it: "" where that is not known. A table is ready since the
+        last of the workers has it ready."""
         phase = self.phase(table, snapshot)
         if phase is table.phase:
             return phase, table.since
@@ -65,7 +65,7 @@ class AppliedPlaces:
 
 
 async def read_published(bucket: StateBucket) -> tuple[LSN, StreamState | None]:
-    """Below which LSN all is in the stream of changes, and how far that is. Raises TransientError."""
+    """Returns the LSN below which all is in the stream of changes, and how far that is. Raises TransientError."""
     replicator = await bucket.read(REPLICATOR_KEY, ReplicatorRecord)
     published = NOTHING_PUBLISHED if replicator is None else parse_lsn(replicator.value.flushed_lsn)
     return published, await ChangeStream(bucket.client, bucket.names).state()

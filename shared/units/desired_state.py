@@ -18,7 +18,7 @@ class Stoppable(Protocol):
     """A ``ReplicatorStopping`` or a ``WorkerStopping``."""
 
     def request(self) -> None:
-        """Stop for good."""
+        """Stops for good."""
         ...
 
     def pause(self, *, is_wanted: bool) -> None:

@@ -21,7 +21,8 @@ from pgsluice.shared.units.unit_states import UnitFacts
 
 
 async def known_units(bucket: StateBucket, documented: Iterable[str] = ()) -> list[str]:
-    """The replicator, then the workers by name; ``documented`` among them, which the bucket may know nothing of."""
+    """Returns the replicator, then the workers by name; ``documented`` among them, which the bucket may know nothing
+    of."""
     units = {REPLICATOR_UNIT, *documented}
     for key in await bucket.keys():
         worker = worker_of(key)

@@ -201,7 +201,7 @@ def _waiting(facts: UnitFacts, process: ProcessRecord, state: State, since: str)
 
 
 def _failing(facts: UnitFacts, process: ProcessRecord) -> UnitState | None:
-    """None for a process that is well."""
+    """Returns None for a process that is well."""
     if process.wait is not None:
         return _waiting(facts, process, State.FAILING, process.wait.since)
     if not process.idle and process.progressed_at and _seconds(process.progressed_at, process.updated_at) > STUCK_S:

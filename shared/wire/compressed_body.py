@@ -36,8 +36,8 @@ class BodyCompressor:
 
 
 def decompress_body(compressed: bytes, size: int) -> bytes:
-    """The body of ``size`` bytes. Takes memory for what comes out, never for what ``size`` promises. Raises WireError when it is
-    anything but one whole frame of that size."""
+    """Returns the body of ``size`` bytes. Takes memory for what comes out, never for what ``size`` promises. Raises
+    WireError when it is anything but one whole frame of that size."""
     if not 0 < size <= MOST_BYTES:
         raise WireError(f"a message body claims to have {size} bytes; the program writes 1 to {MOST_BYTES}")
     frame = zstd.ZstdDecompressor()

@@ -111,7 +111,7 @@ class DeadLetter:
 
     @classmethod
     def of_messages(cls, headers: Mapping[str, str], bodies: Sequence[bytes]) -> DeadLetter:
-        """The inverse of ``messages``, from the headers of any of them and the data of all. Raises WireError."""
+        """Decodes: the inverse of ``messages``, from the headers of any of them and the data of all. Raises WireError."""
         try:
             return cls(
                 position=Position.parse(headers[POSITION_HEADER]), **orjson.loads(headers[LETTER_HEADER]), body=b"".join(bodies)

@@ -432,7 +432,7 @@ def _list(fields: dict[str, Any], key: str) -> list[Any]:
 
 
 def _values(values: object, types: Sequence[tuple[type, ...]]) -> list[Any]:
-    """The elements that ``types`` are the types of."""
+    """Returns the elements that ``types`` are the types of."""
     given = _of_types(values, (list,))
     if len(given) < len(types):
         raise ValueError("elements are missing")

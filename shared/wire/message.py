@@ -106,7 +106,7 @@ WHOLE = Chunk(1, 1)
 
 
 def cut(body: bytes, most_bytes: int) -> Iterator[tuple[Chunk, bytes]]:
-    """``body`` in chunks of ``most_bytes``, the last one shorter; itself, when it fits or is empty."""
+    """Yields ``body`` in chunks of ``most_bytes``, the last one shorter; itself, when it fits or is empty."""
     count = max(1, -(-len(body) // most_bytes))
     if count == 1:
         yield WHOLE, body
@@ -138,7 +138,7 @@ class MessageHeaders:
     in_kafka: bool = False
 
     def bytes_before(self, data: bytes) -> int:
-        """``total_bytes`` of the message before this one, which holds ``data``."""
+        """Returns ``total_bytes`` of the message before this one, which holds ``data``."""
         return self.total_bytes - counted_bytes(data, self.chunk, self.size)
 
     def body(self, pieces: Sequence[bytes]) -> bytes:
@@ -251,7 +251,7 @@ def _decode_descriptor(document: bytes) -> Descriptor:
 
 
 def frame_length(payload: bytes | memoryview) -> bytes:
-    """The four bytes that precede ``payload`` in a body."""
+    """Returns the four bytes that precede ``payload`` in a body."""
     return _U32.pack(len(payload))
 
 
@@ -265,7 +265,7 @@ def encode_body(descriptor: bytes, frames: Iterable[bytes]) -> bytes:
 
 
 def split_body(body: bytes) -> tuple[bytes, list[bytes]]:
-    """The encoded descriptor and the frames; raises WireError when a length runs past the end."""
+    """Returns the encoded descriptor and the frames; raises WireError when a length runs past the end."""
     parts: list[bytes] = []
     append, unpack, start, size = parts.append, _U32.unpack_from, 0, len(body)
     try:

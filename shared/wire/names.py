@@ -36,7 +36,7 @@ def replay_name(worker: str) -> str:
 
 
 def replayed_worker(name: str) -> str:
-    """The worker that replays under this name, or has it itself."""
+    """Returns the worker that replays under this name, or has it itself."""
     return name.removesuffix(_REPLAY_SUFFIX)
 
 
@@ -91,7 +91,7 @@ class GroupNames:
         return f"pgsluice.{self.group}.bell"
 
     def steps_subject(self, worker: str) -> str:
-        """Subject on which tasks report progress to the driver of that worker. In no stream."""
+        """Returns the subject on which tasks report progress to the driver of that worker. In no stream."""
         return f"pgsluice.{self.group}.steps.{worker}"
 
     @property
@@ -104,11 +104,12 @@ class GroupNames:
         return f"pgsluice.{self.group}.snapshot.>"
 
     def snapshot_begin_subject(self, snapshot: str, oid: int | str) -> str:
-        """Subject of the message that begins a snapshot's copy of a table. ``*`` matches any snapshot or table."""
+        """Returns the subject of the message that begins a snapshot's copy of a table. ``*`` matches any snapshot or
+        table."""
         return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.begin"
 
     def snapshot_range_subject(self, snapshot: str, oid: int, number: int) -> str:
-        """Subject of the rows of one page range, in order."""
+        """Returns the subject of the rows of one page range, in order."""
         return f"pgsluice.{self.group}.snapshot.{snapshot}.{oid}.{number}"
 
     @property
@@ -121,15 +122,15 @@ class GroupNames:
         return f"pgsluice.{self.group}.dead.>"
 
     def dead_subject(self, worker: str) -> str:
-        """Subject of the dead letters of one worker."""
+        """Returns the subject of the dead letters of one worker."""
         return f"pgsluice.{self.group}.dead.{worker}"
 
     def replay_subject(self, worker: str) -> str:
-        """Subject of requests that the worker applies dead letters again."""
+        """Returns the subject of requests that the worker applies dead letters again."""
         return f"{self.dead_subject(worker)}.replay"
 
     def applying_subject(self, worker: str) -> str:
-        """Subject of the worker's notes about the sequence in which it applies them."""
+        """Returns the subject of the worker's notes about the sequence in which it applies them."""
         return f"{self.dead_subject(worker)}.applying"
 
     @property
@@ -138,7 +139,7 @@ class GroupNames:
 
 
 def check_worker_name(name: str) -> str:
-    """``name`` itself; raises UsageError when it cannot be part of a subject and of a table name."""
+    """Returns ``name`` itself; raises UsageError when it cannot be part of a subject and of a table name."""
     if _WORKER.fullmatch(name) is None:
         raise UsageError(
             f"worker name {name!r} is not valid",

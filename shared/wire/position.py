@@ -27,7 +27,7 @@ POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def parse_lsn(text: str) -> LSN:
-    """The LSN that ``text`` names; raises ValueError for anything but two hexadecimal halves."""
+    """Returns the LSN that ``text`` names; raises ValueError for anything but two hexadecimal halves."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"not an LSN: {text!r} (expected two hexadecimal numbers, like 16/B374D848)")
@@ -36,12 +36,12 @@ def parse_lsn(text: str) -> LSN:
 
 
 def format_lsn(lsn: int) -> str:
-    """The server's spelling: upper-case hexadecimal without leading zeros."""
+    """Returns the server's spelling: upper-case hexadecimal without leading zeros."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def format_time(microseconds: int) -> str:
-    """RFC 3339 of a time in microseconds since 2000-01-01 UTC; "" for 0, where it is not known."""
+    """Returns RFC 3339 of a time in microseconds since 2000-01-01 UTC; "" for 0, where it is not known."""
     return (POSTGRES_EPOCH + timedelta(microseconds=microseconds)).isoformat() if microseconds else ""
 
 

@@ -59,7 +59,7 @@ class PublishedDefinition:
 
     @classmethod
     def decode(cls, content: bytes) -> PublishedDefinition | None:
-        """None for what was forged. Raises WireError, and nothing else, for what is not of this form."""
+        """Returns None for what was forged. Raises WireError, and nothing else, for what is not of this form."""
         if not content:
             return None
         try:
@@ -80,7 +80,7 @@ def encode_defined(defined: Defined) -> dict[str, Any]:
 
 
 def decode_defined(fields: dict[str, Any]) -> Defined:
-    """The inverse. Raises KeyError, TypeError or ValueError for what it does not make."""
+    """Decodes the JSON of ``encode_defined``. Raises KeyError, TypeError or ValueError for what it does not make."""
     event = _event(fields)
     if isinstance(event, TableDefined):
         return event.table

@@ -160,7 +160,7 @@ def encode_table(table: Table) -> bytes:
 
 
 def split_snapshot_body(body: bytes) -> tuple[Table, memoryview]:
-    """The table and its COPY text; raises WireError when the body is not of this form."""
+    """Returns the table and its COPY text; raises WireError when the body is not of this form."""
     end = 4 + _U32.unpack_from(body)[0] if len(body) >= 4 else -1
     if not 4 <= end <= len(body):
         raise WireError(f"a body of the snapshot stream, {len(body)} bytes long, ends inside its descriptor")

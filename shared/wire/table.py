@@ -112,7 +112,7 @@ class Table:
         return primary_key if set(primary_key) == set(flagged) else flagged
 
     def encode(self) -> dict[str, Any]:
-        """The descriptor's JSON form of a relation; ``decode`` is the inverse."""
+        """Returns the descriptor's JSON form of a relation; ``decode`` is the inverse."""
         relation = {
             "oid": self.oid,
             "schema": self.schema,
@@ -172,7 +172,7 @@ Value = bytes | None | Unchanged
 
 
 def table_names(table: Table, also: TableName | None) -> tuple[TableName, ...]:
-    """The table's own name, and the other one that it has, if any."""
+    """Returns the table's own name, and the other one that it has, if any."""
     own = table.schema, table.name
     return (own,) if also is None or also == own else (own, also)
 

@@ -298,14 +298,15 @@ class BatchLoop:
         self._worker.note_batch(applied, figures, self._waits.record(plan.lane, figures, written.began_at))
 
     def _counted(self, receipts: Iterable[Receipt], figures: BatchFigures) -> Iterator[Receipt]:
-        """``receipts``, as they pass: each that the sink asks for is progress."""
+        """Yields ``receipts``, as they pass: each that the sink asks for is progress."""
         for receipt in receipts:
             figures.changes += receipt.changes
             self._worker.pulse.moved()
             yield receipt
 
     def _reported(self, written: WrittenBatch) -> Iterator[TaskAnswer]:
-        """The answers of the tasks, whose dead letters are published by then. Raises RejectedChanges or WriteAgain."""
+        """Yields the answers of the tasks, whose dead letters are published by then. Raises RejectedChanges or
+        WriteAgain."""
         if isinstance(written.answers, list):
             self._registry.take(read_reports(written.answers))
             self._registry.remove_truncated()

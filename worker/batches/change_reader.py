@@ -85,24 +85,25 @@ class ChangeReader:
         return self._connection.ask(lambda client: self._stream(client).state())
 
     def mark(self, sequence: int) -> Mark | None:
-        """None when the stream does not hold that message (yet, or any more)."""
+        """Returns None when the stream does not hold that message (yet, or any more)."""
         return _mark(self._connection.ask(lambda client: self._stream(client).message(sequence)))
 
     def after(self, sequence: int) -> Anchor | None:
-        """The change that message ``sequence`` follows; None where that is not known."""
+        """Returns the change that message ``sequence`` follows; None where that is not known."""
         message = self._connection.ask(lambda client: self._stream(client).message(sequence))
         return None if message is None else MessageHeaders.decode(message.headers).after
 
     def peek(self, sequence: int) -> Mark | None:
-        """None when the replica that was asked does not hold that message (yet, or any more)."""
+        """Returns None when the replica that was asked does not hold that message (yet, or any more)."""
         return _mark(self._connection.ask(lambda client: self._stream(client).peek(sequence)))
 
     def peek_last(self) -> Mark | None:
-        """The newest message of the replica that was asked, which may lag; None when it holds none."""
+        """Returns the newest message of the replica that was asked, which may lag; None when it holds none."""
         return _mark(self._connection.ask(lambda client: self._stream(client).peek_last()))
 
     def peek_all(self, first_sequence: int, last_sequence: int) -> list[Mark]:
-        """The marks of these messages, as far as the replica that was asked holds them and one answer has room for them."""
+        """Returns the marks of these messages, as far as the replica that was asked holds them and one answer has room
+        for them."""
         count = last_sequence - first_sequence + 1
         messages = self._connection.ask(lambda client: self._stream(client).fetch(first_sequence, count, FETCH_BYTES))
         return [mark for message in messages if message.sequence <= last_sequence and (mark := _mark(message)) is not None]

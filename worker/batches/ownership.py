@@ -85,8 +85,8 @@ class Ownership:
         return (about is not None and about.oid in self.cohort) is (self.lane is Lane.CATCH_UP)
 
     def remainder(self, message: MessageChanges) -> MessageChanges:
-        """``message`` without the changes that copies hold, or another lane takes. Positions and transactions stay. A
-        definition that a copy holds stays too, marked ``is_copied``: copied rows do not contain it."""
+        """Returns ``message`` without the changes that copies hold, or another lane takes. Positions and transactions
+        stay. A definition that a copy holds stays too, marked ``is_copied``: copied rows do not contain it."""
         if not self.cohort and all(transaction.commit_lsn >= self.horizon for transaction in message.transactions):
             return message
         parts = [self._remainder(part, message.transactions) for part in message.parts]
@@ -173,8 +173,8 @@ class OwnershipLedger:
         return self._newest
 
     async def unready(self, snapshot_sequence: int) -> frozenset[int]:
-        """Oids of tables whose copy is not whole, or has rows after that message of the snapshot stream. Raises as
-        ``current``."""
+        """Returns oids of tables whose copy is not whole, or has rows after that message of the snapshot stream. Raises
+        as ``current``."""
         await self._refresh()
         content = self._content
         if content.snapshot is None:
@@ -193,7 +193,7 @@ class OwnershipLedger:
 
 
 def _last_copied(table: TableRecord, content: LedgerContent) -> int:
-    """The last message of the table's copied rows; EVERYTHING while that is not known."""
+    """Returns the last message of the table's copied rows; EVERYTHING while that is not known."""
     if table.phase.is_waiting_for_copy:
         return EVERYTHING
     if table.phase is not Phase.FINISHED_COPY:

@@ -227,8 +227,9 @@ class BatchPlanner:
         """The sequence up to which each transaction with definitions is a separate batch."""
 
     def next(self, start: LanePlaces, parallelism: int, patience_s: float, after: Lane = Lane.COPIED) -> PlannedBatch | None:
-        """The batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is the lane of the one
-        before it. None when there is nothing new within ``patience_s``, or nothing that may be applied yet."""
+        """Returns the batch that begins at ``start``, in partitions for ``parallelism`` tasks at a time; ``after`` is
+        the lane of the one before it. None when there is nothing new within ``patience_s``, or nothing that may be
+        applied yet."""
         deadline = time.monotonic() + patience_s
         while not self._is_ended:
             self._wake_up.note_look()
@@ -280,7 +281,7 @@ class BatchPlanner:
         return self._in_turn(_StreamLook(start, last, copy, unready), parallelism, after)
 
     def _one_lane(self, start: LanePlaces, last: Mark | None, copy: CopyProgress, parallelism: int) -> PlannedBatch | None:
-        """First what was copied, then the changes."""
+        """Plans first what was copied, then the changes."""
         if copy.last_sequence > start.snapshot:
             return self._copied_batch(start, copy.last_sequence, self._limit, parallelism)
         if not copy.is_finished and not (self._has_begun and self._copies.two_lanes):
@@ -288,7 +289,7 @@ class BatchPlanner:
         return self._alone(start, last, parallelism)
 
     def _alone(self, start: LanePlaces, last: Mark | None, parallelism: int) -> PlannedBatch | None:
-        """Changes of all tables."""
+        """Plans a batch of changes of all tables."""
         if last is None:
             return None
         if self._drain_to is None:
@@ -356,8 +357,8 @@ class BatchPlanner:
     def _changes_between(
         self, first: int, last: Mark, limit: BatchLimit, lane: Lane, parallelism: int
     ) -> tuple[int, tuple[SequenceRange, ...], tuple[tuple[int, int], ...]] | None:
-        """The last sequence of a batch of changes that begins after ``first``, its ranges, and where it has definitions. None
-        when no transaction is complete."""
+        """Returns the last sequence of a batch of changes that begins after ``first``, its ranges, and where it has
+        definitions. None when no transaction is complete."""
         bytes_before = self._bytes_before(first + 1)
         self._marks[last.sequence] = last
         if (
@@ -386,8 +387,8 @@ class BatchPlanner:
             self._marks |= {mark.sequence: mark for mark in self._changes.peek_all(unknown, last - 1)}
 
     def _gathered(self, bytes_before: int, last: Mark) -> Mark:
-        """The newest message, after a while when the stream grows fast: each batch costs the same to run and to commit, however
-        much is in it, and the time goes to the replicator meanwhile."""
+        """Returns the newest message, after a while when the stream grows fast: each batch costs the same to run and to
+        commit, however much is in it, and the time goes to the replicator meanwhile."""
         deadline = time.monotonic() + GATHER_S
         growth = GATHER_RATE
         while GATHER_FROM_BYTES <= last.bytes_through - bytes_before < GATHER_BYTES and growth >= GATHER_RATE:

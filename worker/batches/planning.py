@@ -77,7 +77,7 @@ def plan_end(
 
 
 def _end_within(start: int, bytes_before: int, last: Mark, limit: BatchLimit, mark_at: MarkAt) -> int:
-    """The last sequence that the limit allows; ``last`` settles something."""
+    """Returns the last sequence that the limit allows; ``last`` settles something."""
 
     def fits(mark: Mark) -> bool:
         return mark.sequence - start <= limit.messages and mark.bytes_through - bytes_before <= limit.bytes
@@ -103,7 +103,7 @@ def _first_that(holds: Callable[[Mark], bool], low: int, high: int, mark_at: Mar
 
 
 def _last_that(fits: Callable[[Mark], bool], low: int, high: int, mark_at: MarkAt) -> Mark | None:
-    """The last mark in the range that fits; None when not even the first does."""
+    """Returns the last mark in the range that fits; None when not even the first does."""
     found: Mark | None = None
     while low <= high:
         middle = (low + high) // 2
@@ -116,12 +116,12 @@ def _last_that(fits: Callable[[Mark], bool], low: int, high: int, mark_at: MarkA
 
 
 def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_fence: Callable[[int, int], int | None]) -> int:
-    """The last sequence of a batch of the snapshot stream that begins after ``start``.
+    """Returns the last sequence of a batch of the snapshot stream that begins after ``start``.
 
     A message that restarts a table is alone in its batch: what it takes back must be gone before rows of the table come
-    again. So is one that begins a pipeline's run, whose rows may be newer versions of those before. Messages are counted as
-    COPIED_MESSAGE_BYTES each, their usual size. ``first_fence(first, last)`` is the sequence of the first such message in a
-    range.
+    again. So is one that begins a pipeline's run, whose rows may be newer versions of those before. Messages are
+    counted as COPIED_MESSAGE_BYTES each, their usual size. ``first_fence(first, last)`` is the sequence of the first
+    such message in a range.
     """
     end = min(last_sequence, start + min(limit.messages, max(1, limit.bytes // COPIED_MESSAGE_BYTES)))
     fence = first_fence(start + 1, end)
@@ -129,7 +129,8 @@ def plan_copied_end(start: int, last_sequence: int, limit: BatchLimit, first_fen
 
 
 def definitions_within(start: int, end: int, mark_at: MarkAt) -> list[tuple[int, int]]:
-    """The first and the last sequence of each message after ``start`` up to ``end`` that holds a definition, in order."""
+    """Returns the first and the last sequence of each message after ``start`` up to ``end`` that holds a definition, in
+    order."""
     found: list[tuple[int, int]] = []
     last = mark_at(end).ddl
     while last > start:
@@ -147,8 +148,8 @@ def tile_around(
     parallelism: int,
     most_bytes: int = PARTITION_BYTES,
 ) -> list[tuple[int, int]]:
-    """``tile`` for changes with ``definitions``. Adjacent definitions share a separate partition.
-    ``bytes_through(sequence)`` are the stream's bytes up to there."""
+    """Tiles changes with ``definitions``. Adjacent definitions share a separate partition. ``bytes_through(sequence)``
+    are the stream's bytes up to there."""
     tiles: list[tuple[int, int]] = []
     for first, last in (*_adjoined(definitions), (end + 1, end + 1)):
         before = first - 1
@@ -173,8 +174,8 @@ def _adjoined(definitions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def tile_whole(
     start: int, end: int, total_bytes: int, parallelism: int, settled: Callable[[int], int], most_bytes: int = PARTITION_BYTES
 ) -> list[tuple[int, int]]:
-    """``tile`` for changes, in partitions that hold whole transactions, however large. ``settled(sequence)`` is the last one up
-    to there at which no transaction is open; ``end`` is such a one."""
+    """Tiles changes, in partitions that hold whole transactions, however large. ``settled(sequence)`` is the last one
+    up to there at which no transaction is open; ``end`` is such a one."""
     tiles: list[tuple[int, int]] = []
     first = start + 1
     for _, high in tile(start, end, total_bytes, parallelism, most_bytes):
@@ -186,10 +187,11 @@ def tile_whole(
 
 
 def tile(start: int, end: int, total_bytes: int, parallelism: int, most_bytes: int | None) -> list[tuple[int, int]]:
-    """Partitions of the messages after ``start`` up to ``end``: first and last sequence of each, in order, without gaps.
+    """Returns partitions of the messages after ``start`` up to ``end``: first and last sequence of each, in order,
+    without gaps.
 
-    As many as there are cores, one when the batch is small; more when that keeps each within ``most_bytes``. None for copied rows
-    that are written as they are fetched, not held.
+    As many as there are cores, one when the batch is small; more when that keeps each within ``most_bytes``. None for
+    copied rows that are written as they are fetched, not held.
     """
     messages = end - start
     if messages == 0:

@@ -70,8 +70,8 @@ def encode_error(error: PgsluiceError) -> bytes:
 
 
 def decode_error(carried: bytes) -> PgsluiceError:
-    """The error that ``encode_error`` was given, of the same class; a sink's own class becomes the one that it derives
-    from."""
+    """Returns the error that ``encode_error`` was given, of the same class; a sink's own class becomes the one that it
+    derives from."""
     content = orjson.loads(carried)
     error = _CLASSES[content["class"]](content["fact"], content["remedy"])
     if isinstance(error, TransientError):

@@ -27,8 +27,8 @@ class CopiedBody(NamedTuple):
     data: bytes
 
     def copied_rows(self, table: Table, data: memoryview) -> CopiedRows:
-        """``table`` and ``data`` are from ``split_snapshot_body``. Raises WireError when the number of rows differs
-        from the message's header."""
+        """Returns ``table`` and ``data`` are from ``split_snapshot_body``. Raises WireError when the number of rows
+        differs from the message's header."""
         headers, mark, rows = self.headers, self.headers.mark, bytes(data).count(b"\n")
         if rows != headers.rows:
             raise WireError(
@@ -56,12 +56,12 @@ class SnapshotReader:
         self._connection = connection
 
     def progress(self) -> CopyProgress | None:
-        """None when the group never copied anything."""
+        """Returns None when the group never copied anything."""
         return self._connection.ask(self._progress)
 
     def first_fence(self, first_sequence: int, last_sequence: int) -> int | None:
-        """Sequence of the first message in the range that must be alone in its batch, because it begins a table for the
-        second time or later, or a pipeline's run; None without one."""
+        """Returns the sequence of the first message in the range that must be alone in its batch, because it begins a
+        table for the second time or later, or a pipeline's run; None without one."""
         sequence = first_sequence
         while True:
             begin = self._connection.ask(lambda client, first: self._stream(client).next_begin(first), sequence)
@@ -72,8 +72,8 @@ class SnapshotReader:
             sequence = begin.sequence + 1
 
     def bodies(self, first_sequence: int, last_sequence: int) -> Iterator[CopiedBody]:
-        """The bodies whose last chunk lies in the range; one that was never completed is in none. Raises TerminalError when a
-        message of the range is missing."""
+        """Yields the bodies whose last chunk lies in the range; one that was never completed is in none. Raises
+        TerminalError when a message of the range is missing."""
         for message in consecutive_messages(self._connection, self._stream, first_sequence, last_sequence):
             headers = SnapshotHeaders.decode(message.headers)
             if headers.chunk.is_last:
@@ -82,7 +82,7 @@ class SnapshotReader:
                 return
 
     def _whole_body(self, last: StoredMessage, count: int) -> bytes:
-        """``last`` with its other chunks, found backwards: each names the message before it on its subject."""
+        """Returns ``last`` with its other chunks, found backwards: each names the message before it on its subject."""
         pieces = [last.data]
         while len(pieces) < count:
             sequence = int(last.headers[EXPECTED_LAST_SUBJECT_SEQUENCE_HEADER])

@@ -44,7 +44,8 @@ PRELOAD = "PGSLUICE_PRELOAD"
 
 
 def modules_to_preload(sink: object, transformation: Transformation) -> str:
-    """The value of PRELOAD. Omits the modules of a user's own sink: they may do anything when they are imported."""
+    """Returns the value of PRELOAD. Omits the modules of a user's own sink: they may do anything when they are
+    imported."""
     modules = [type(sink).__module__] if type(sink).__module__.startswith("pgsluice.") else []
     if transformation.rules.entries:
         modules.append("pyarrow.compute")
@@ -94,7 +95,7 @@ class PartitionTask:
         return process_reader(self.kafka.cluster).body
 
     def _written(self, messages: SequenceRange, share: _PartitionShare) -> Iterator[bytes]:
-        """The receipt bodies of the sink."""
+        """Yields the receipt bodies of the sink."""
         connection = process_connection(self.nats, self.group)
         steps = TaskSteps(connection, self.worker)
         if messages.lane is Lane.COPIED:
@@ -145,7 +146,7 @@ class _PartitionShare:
         self._anchor: Anchor | None = None
 
     def advance(self) -> Covered:
-        """The part that a receipt is for: what was taken since the one before."""
+        """Returns the part that a receipt is for: what was taken since the one before."""
         chain = (_text(self._after), _text(self._anchor)) if self._changes else (None, None)
         first = self._covered + 1
         covered = Covered(self._lane, first, self._taken, self._changes, self._commit_lsn, self._committed_at, *chain)

@@ -34,7 +34,7 @@ class TaskSteps:
         self._told_at = time.monotonic()
 
     def each_of(self, items: Iterable[T]) -> Iterator[T]:
-        """``items``, as they pass: each is a step."""
+        """Yields ``items``, as they pass: each is a step."""
         for item in items:
             self._note()
             yield item

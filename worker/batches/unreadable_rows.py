@@ -18,7 +18,7 @@ _CHECK = "the source's encoding"
 
 
 def unreadable_changes(message: MessageChanges) -> list[RejectedRow]:
-    """The changes whose old or new row holds a value that is not UTF-8."""
+    """Returns the changes whose old or new row holds a value that is not UTF-8."""
     found: dict[int, str] = {}
     for part in message.parts:
         match part:

@@ -122,7 +122,7 @@ class ChangeRows:
                 assert_never(part)
 
     def _alone(self, table: Table, index: int, operation: str) -> _ArrowRows:
-        """The row of a change that concerns the whole table."""
+        """Returns the row of a change that concerns the whole table."""
         nothing = pa.nulls(1, self._image)
         return _ArrowRows(table, [index], [operation], nothing, nothing, [()], [None])
 
@@ -153,7 +153,7 @@ class ChangeRows:
         return _struct(images[0], self._image, nulls[0]), _struct(images[1], self._image, nulls[1]), unchanged, as_text
 
     def _places(self, table: Table) -> Iterator[tuple[int | None, str | None]]:
-        """Each field of the rows with the place of its column, and then the columns that have no field."""
+        """Yields each field of the rows with the place of its column, and then the columns that have no field."""
         numbers = {column.number: place for place, column in enumerate(table.columns) if column.number}
         names = {column.name: (place, column.number) for place, column in enumerate(table.columns)}
         taken = set()
@@ -177,7 +177,7 @@ class ChangeRows:
         ordinals: Sequence[int],
         stamps: Sequence[Transaction | None],
     ) -> pa.RecordBatch:
-        """The rows of the tables one after the other."""
+        """Returns the rows of the tables one after the other."""
         texts = _lsn_texts(lsns)
         position = [pa.array(numbers, pa.int64()) for numbers in (lsns, ordinals)]
         columns = {
@@ -204,7 +204,7 @@ def _array(values: pa.Array | Sequence[object], kind: pa.DataType) -> pa.Array:
 
 
 def _unwanted(message: MessageChanges, wants: WantsTransaction) -> set[int]:
-    """The indexes of the changes that are left out."""
+    """Returns the indexes of the changes that are left out."""
     left_out = [transaction for transaction in message.transactions if not wants(transaction)]
     return {index for transaction in left_out for index in range(transaction.first_change, transaction.end_change)}
 

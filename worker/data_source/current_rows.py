@@ -72,7 +72,7 @@ def _key(image: StructType, given: Sequence[str]) -> list[str]:
 
 
 def _counting(changes: DataFrame) -> DataFrame:
-    """The changes of rows that came after the table was last emptied. ``at`` is their order."""
+    """Returns the changes of rows that came after the table was last emptied. ``at`` is their order."""
     ordered = changes.withColumn("at", F.struct("position", "sequence", "number"))
     emptied = ordered.where(F.col("operation").isin(*_EMPTYING)).agg(F.max("at").alias("emptied_at"))
     of_rows = ordered.where(~F.col("operation").isin(*_EMPTYING)).crossJoin(F.broadcast(emptied))

@@ -92,7 +92,7 @@ class FeedStream:
         self._marks: dict[int, Mark] = {}
 
     def table(self) -> Table:
-        """The one that the option ``table`` names, as the group publishes it now."""
+        """Returns the one that the option ``table`` names, as the group publishes it now."""
         pattern = self._options.table
         assert pattern is not None
         self.state()
@@ -162,7 +162,7 @@ class FeedStream:
                 assert_never(unreachable)
 
     def end(self) -> int:
-        """The last sequence that the option ``until`` allows; no transaction is open at its end."""
+        """Returns the last sequence that the option ``until`` allows; no transaction is open at its end."""
         state = self.state()
         match self._options.until:
             case UntilEnd():
@@ -178,20 +178,20 @@ class FeedStream:
                 assert_never(unreachable)
 
     def _settled_at(self, sequence: int, state: StreamState) -> int:
-        """The first place at or after message ``sequence`` where no transaction is open, else the newest one."""
+        """Returns the first place at or after message ``sequence`` where no transaction is open, else the newest one."""
         first, newest = self._mark(sequence), self._mark(state.last_sequence)
         if newest.settled < sequence:
             return newest.settled
         return plan_end(sequence - 1, first.bytes_before, newest, _ONE_TRANSACTION, self._mark)
 
     def newest_settled(self, state: StreamState) -> int:
-        """The newest message at whose end no transaction is open; 0 in a stream that holds none."""
+        """Returns the newest message at whose end no transaction is open; 0 in a stream that holds none."""
         return self._mark(state.last_sequence).settled if state.messages else 0
 
     def next_offset(self, start: FeedOffset, limit: BatchLimit, target: int | None) -> FeedOffset:
-        """The end of a batch that begins at ``start``, at most message ``target``; ``start`` itself when no transaction is
-        complete yet. Raises MissingMessagesError, unless the option ``fail-on-data-loss`` is off, when the first message is
-        gone."""
+        """Returns the end of a batch that begins at ``start``, at most message ``target``; ``start`` itself when no
+        transaction is complete yet. Raises MissingMessagesError, unless the option ``fail-on-data-loss`` is off, when
+        the first message is gone."""
         state = self.state()
         first = self._check_goes_on(start, state)
         last = state.last_sequence if target is None else min(target, state.last_sequence)
@@ -241,7 +241,7 @@ class FeedStream:
         return self._first_readable(state)
 
     def _offset_before(self, state: StreamState, sequence: int) -> FeedOffset:
-        """The newest place before message ``sequence`` where no transaction is open."""
+        """Returns the newest place before message ``sequence`` where no transaction is open."""
         if sequence < state.first_sequence:
             if self._options.fails_on_data_loss:
                 raise missing_error(sequence, state.first_sequence)
@@ -252,7 +252,7 @@ class FeedStream:
         return FeedOffset(state.created, self._first_readable(state) - 1)
 
     def _first_readable(self, state: StreamState) -> int:
-        """The stream's first message, or that in which a transaction ends whose beginning was removed by hand."""
+        """Returns the stream's first message, or that in which a transaction ends whose beginning was removed by hand."""
         first = state.first_sequence
         if not state.messages or self._mark(first).begins:
             return first
@@ -262,7 +262,7 @@ class FeedStream:
         )
 
     def _first_committed_after(self, state: StreamState, committed_at: int) -> int:
-        """The first message whose last change committed at that time or later; one past the newest without any."""
+        """Returns the first message whose last change committed at that time or later; one past the newest without any."""
         low, high = state.first_sequence, state.last_sequence + 1
         while low < high:
             middle = (low + high) // 2
@@ -291,7 +291,7 @@ def _not_yet(option: str, sequence: int, state: StreamState) -> UsageError:
 
 
 def missing_error(first: int, next_sequence: int) -> MissingMessagesError:
-    """The messages from ``first`` to the one before ``next_sequence`` are gone."""
+    """Returns the error that the messages from ``first`` to the one before ``next_sequence`` are gone."""
     return MissingMessagesError(
         f"messages {first} to {next_sequence - 1} of the stream were removed before this query read them",
         f"{_READ_AGAIN} and from=beginning (or from={next_sequence}), or set fail-on-data-loss to false to continue without them",

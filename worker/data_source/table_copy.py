@@ -88,7 +88,7 @@ def _last_of(content: LedgerContent, record: TableRecord) -> int:
 
 
 def ranges_of(copy: CopyRange, parallelism: int) -> list[CopyRange]:
-    """Parts that tile the copy."""
+    """Returns parts that tile the copy."""
     start = copy.first_sequence - 1
     size = (copy.last_sequence - start) * COPIED_MESSAGE_BYTES
     tiles = tile(start, copy.last_sequence, size, parallelism, PARTITION_BYTES)
@@ -96,7 +96,8 @@ def ranges_of(copy: CopyRange, parallelism: int) -> list[CopyRange]:
 
 
 def copied_batches(connection: BrokerConnection, part: CopyRange) -> Iterator[CopiedBatch]:
-    """The table's rows in that part. Raises MissingMessagesError at a gap, WireError for what is no COPY text of the table."""
+    """Yields the table's rows in that part. Raises MissingMessagesError at a gap, WireError for what is no COPY text of
+    the table."""
     for body in _bodies(connection, part):
         if body.headers.oid == part.oid and body.headers.snapshot == part.snapshot:
             table, data = split_snapshot_body(body.data)

@@ -59,7 +59,7 @@ KEY = "key"
 
 
 def row_type(table: Table) -> spark.StructType:
-    """The table's columns in order; each may be NULL, for what was not sent is."""
+    """Returns the table's columns in order; each may be NULL, for what was not sent is."""
     keyed = {index: place for place, index in enumerate(table.key, 1)}
     return spark.StructType(
         [
@@ -76,7 +76,7 @@ def spark_type(column: Column) -> spark.DataType:
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """Arrow's form of the same."""
+    """Returns Arrow's form of the type."""
     return to_arrow_type(spark_type(column), timezone="UTC")
 
 

@@ -67,7 +67,7 @@ def _key_columns(table: Table) -> Sequence[int]:
 
 
 def row_keys(changes: TableChanges) -> Iterator[tuple[RowKey, RowKey]]:
-    """The keys that each change touches: before and after, the same one twice where there is no difference."""
+    """Yields the keys that each change touches: before and after, the same one twice where there is no difference."""
     new = _keys(changes.table, changes.new)
     if changes.old is None or changes.old_kinds is None:
         return ((key, key) for key in new)
@@ -101,7 +101,7 @@ def _both(changes: TableChanges, new: Sequence[RowKey], old: Sequence[RowKey]) -
 
 
 def touched_rows(message: MessageChanges) -> Iterator[Row]:
-    """All rows that the message's changes touch; some more than once."""
+    """Yields all rows that the message's changes touch; some more than once."""
     for part in message.parts:
         match part:
             case TableChanges():

@@ -239,7 +239,7 @@ class DeadLetterRegistry:
 
 
 def _identity(state: StreamState | None) -> tuple[str, int, int] | None:
-    """Changes with whatever is added or removed."""
+    """Identifies changes with whatever is added or removed."""
     return None if state is None else (state.created, state.last_sequence, state.messages)
 
 

@@ -60,7 +60,7 @@ class Rejection:
 
 
 def refusal_of(row: RejectedRow) -> str:
-    """The reason of a rejection by a rule."""
+    """Returns the reason of a rejection by a rule."""
     return f"{row.rule}: {row.reason}"
 
 

@@ -72,7 +72,7 @@ def arrivals_of(message: MessageChanges, ownership: Ownership) -> Iterator[Arriv
 def given_in_place(
     receipts: Iterable[Receipt], arrivals: Iterable[Arrival], give: Callable[[PublishedDefinition, Position], None]
 ) -> Iterator[Receipt]:
-    """``receipts`` as they are; each definition is given before the receipt that covers its message."""
+    """Yields ``receipts`` as they are; each definition is given before the receipt that covers its message."""
     waiting = deque(arrivals)
     for receipt in receipts:
         while waiting and waiting[0].sequence <= receipt.last_sequence:

@@ -87,7 +87,7 @@ def refused_error(arrival: Arrival, error: RefusedDefinitionError) -> TerminalEr
 
 
 def _unclear_partitions(arrival: Arrival) -> list[str]:
-    """The names of partitions that are gone, and whose rows are not those of some values of plain columns."""
+    """Returns the names of partitions that are gone, and whose rows are not those of some values of plain columns."""
     was = arrival.definition.previous
     assert isinstance(was, TableDefinition)
     columns = {column.name: column for column in was.columns}

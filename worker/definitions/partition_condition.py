@@ -161,7 +161,7 @@ class _Reader:
         return ColumnComparison(column, operator, (self._constant(),))
 
     def _column(self) -> int | None:
-        """None when none is next."""
+        """Returns None when none is next."""
         is_cast = self._takes("(")
         kind, text = self._tokens[self._position]
         found = self._columns.get(_unquoted(text)) if kind in ("name", "quoted") else None
@@ -177,7 +177,7 @@ class _Reader:
         return found.number
 
     def _list(self) -> tuple[Constant, ...]:
-        """ARRAY[...], maybe in parentheses and with a type: the type of the column it is compared with."""
+        """Parses ARRAY[...], maybe in parentheses and with a type: the type of the column it is compared with."""
         if self._takes("("):
             constants = self._list()
             self._expect(")")
@@ -202,7 +202,7 @@ class _Reader:
         return Constant(text, kind == "text", self._type() if self._takes("::") else "")
 
     def _type(self) -> str:
-        """The name of a type, maybe with modifiers."""
+        """Returns the name of a type, maybe with modifiers."""
         first, is_qualified = self._name(), self._takes(".")
         words = [f"{first}.{self._name()}" if is_qualified else first]
         words += self._words()

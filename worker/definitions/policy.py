@@ -217,7 +217,7 @@ def rewrite_kinds(reason: int) -> list[DefinitionKind]:
 
 
 def table_of(definition: PublishedDefinition) -> TableName | None:
-    """The source's table, by the name that it had before; None for what concerns no single one."""
+    """Returns the source's table, by the name that it had before; None for what concerns no single one."""
     event, was = definition.event, definition.previous
     match event:
         case TableDefined(table=table) | TablePublished(table=table):

@@ -74,7 +74,7 @@ class WorkerDefinitions:
         self._has_told = False
 
     def begin(self, transformation: Transformation) -> Transformation:
-        """``transformation``, which from now on leaves out what is held."""
+        """Returns ``transformation``, which from now on leaves out what is held."""
         self._accepted = self._loop.run(accepted_by(self._bucket, self._worker))
         held = self._loop.run(load_held(self._bucket, self._worker))
         if self._new_columns != PASS:
@@ -91,7 +91,7 @@ class WorkerDefinitions:
         self._met = [self._judged(arrival) for arrival in arrivals]
 
     def in_place(self, receipts: Iterable[Receipt]) -> Iterable[Receipt]:
-        """``receipts`` of that batch, for the sink's ``commit``, which is given definitions on the way."""
+        """Returns ``receipts`` of that batch, for the sink's ``commit``, which is given definitions on the way."""
         if self._met and self._accept is not None:
             self._accept({met.arrival.definition for met in self._met if DefinitionOutcome.ACCEPTED in met.outcomes})
         if not self._met or self._give is None:

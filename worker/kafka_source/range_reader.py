@@ -43,7 +43,7 @@ class RangeReader:
         self._described: dict[str, _Described] = {}
 
     def body(self, headers: MessageHeaders, named: bytes) -> bytes:
-        """A ``BodyElsewhere``. Raises HistoryError when the records are gone, or the topic is another one."""
+        """Returns a ``BodyElsewhere``. Raises HistoryError when the records are gone, or the topic is another one."""
         entry = IndexEntry.decode(named)
         if headers.anchor is None or headers.after is None:
             raise WireError("a message that names records in Kafka has no anchor")
@@ -89,7 +89,8 @@ def body_of_records(records: Records, at: KafkaRange, after: Anchor, anchor: Anc
 
 
 def _placed(record: ChangeRecord, lsn: LSN, anchor: Anchor) -> Begin:
-    """The record's transaction in the index. Copied rows have none: they have the time at which they were indexed."""
+    """Returns the record's transaction in the index. Copied rows have none: they have the time at which they were
+    indexed."""
     begin = record.begin
     return Begin(lsn, begin.committed_at if begin.xid else anchor.committed_at, begin.xid)
 

@@ -173,7 +173,7 @@ class RecordFetcher:
         return Measured(end, size)
 
     def _end(self, assigned: _Assigned, place: int) -> None:
-        """All in front of ``place`` is read."""
+        """Notes that all in front of ``place`` is read."""
         self._complaints.forget()
         assigned.place = place
         if not assigned.events:

@@ -144,7 +144,7 @@ class BatchFigures:
         return thinned(self._committed_at)
 
     def taken_from(self, answers: Iterable[TaskAnswer]) -> Iterator[TaskAnswer]:
-        """``answers``, as they pass."""
+        """Yields ``answers``, as they pass."""
         for answer in answers:
             if answer.figures is not None:
                 self.add(answer.figures)
@@ -158,7 +158,7 @@ class BatchFigures:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Around the sink's commit. What that waits for tasks that still write is their time."""
+        """Times the sink's commit. Its waits for tasks that still write are their time."""
         began_at, write_s = time.monotonic(), self.write_s
         yield
         self.commit_s = time.monotonic() - began_at - (self.write_s - write_s)
@@ -175,7 +175,7 @@ class BatchWaits:
         self.reason = ""
 
     def note(self, error: TransientError) -> None:
-        """An attempt failed for a passing cause."""
+        """Notes that an attempt failed for a passing cause."""
         self.waited_for, self.reason = error.cause, str(error)
 
     def record(self, lane: Lane, figures: BatchFigures, began_at: float) -> BatchRecord:
@@ -196,7 +196,7 @@ class BatchWaits:
 
 
 def timed(answers: Iterable[T], figures: BatchFigures) -> Iterator[T]:
-    """``answers``, which tasks write while they are consumed: that time is the writing time."""
+    """Yields ``answers``, which tasks write while they are consumed: that time is the writing time."""
     iterator = iter(answers)
     while True:
         began_at = time.monotonic()

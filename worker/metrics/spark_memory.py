@@ -42,7 +42,7 @@ class SparkMemory:
             return None
 
     def python_rss(self) -> int | None:
-        """Resident memory of all processes below the JVM."""
+        """Returns resident memory of all processes below the JVM."""
         root = self._spark.process_id
         return None if root is None else sum(map(_resident_bytes, descendants(root)))
 

@@ -44,7 +44,7 @@ class WorkerMetrics:
         self._registry = registry
 
     def note_retry(self, cause: Cause) -> None:
-        """A batch failed, and is tried again."""
+        """Notes that a batch failed, and is tried again."""
         self._retries[cause] += 1
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
@@ -57,7 +57,7 @@ class WorkerMetrics:
         self._missing = counts
 
     def note_batch(self, figures: BatchFigures) -> None:
-        """A batch is applied, just now."""
+        """Notes that a batch is applied, just now."""
         applied_at = time.time()
         for committed_at in figures.committed_at:
             self._commit_to_applied.observe(max(0.0, applied_at - _EPOCH_S - committed_at / 1e6))

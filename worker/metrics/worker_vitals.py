@@ -69,7 +69,7 @@ class WorkerVitals:
             watch.close()
 
     def close(self) -> None:
-        """The last that a worker does: until then it shows that it is ending."""
+        """Closes the exports, as the last act of a worker: until then it shows that it is ending."""
         self._outputs.close()
 
     def _looked_up(self) -> list[Sample]:

@@ -65,7 +65,7 @@ class BucketPositions:
         return self._stored
 
     def announced_ends(self, lane: Lane) -> list[int]:
-        """The sequences of that lane that were announced and are not applied yet, ascending."""
+        """Returns the sequences of that lane that were announced and are not applied yet, ascending."""
         return sorted(end.sequence for end in self._ends if end.lane is lane)
 
     def announce_end(self, sequence: int, lane: Lane) -> None:
@@ -78,8 +78,8 @@ class BucketPositions:
             self._ends = ends
 
     def store(self, applied: Applied) -> None:
-        """Durable when it returns. Raises TerminalError when another process moved the position since ``load``; after a
-        TransientError it may or may not be stored, and may be stored again."""
+        """Stores the position, which is durable when it returns. Raises TerminalError when another process moved the
+        position since ``load``; after a TransientError it may or may not be stored, and may be stored again."""
         assert self._loop is not None, "load comes first"
         ends = tuple(end for end in self._ends if end.sequence > applied.sequence_in(end.lane))
         self._loop.run(self._store(applied, ends))
@@ -123,7 +123,7 @@ class BucketPositions:
         self._revision = revision
 
     async def _write(self, applied: Applied, ends: tuple[AnnouncedEnd, ...]) -> int | None:
-        """The new revision; None when the position is not as this process left it."""
+        """Writes; returns the new revision, or None when the position is not as this process left it."""
         assert self._bucket is not None, "load comes first"
         record = PositionRecord(
             sequence=applied.sequence,

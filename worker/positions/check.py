@@ -168,8 +168,8 @@ class _Search:
         return (anchor.position.commit_lsn, anchor.committed_at) == (applied.commit_lsn, applied.committed_at)
 
     async def _first_that_reaches(self) -> int:
-        """The first message whose last change commits at the applied commit LSN or later; a binary search, since positions
-        ascend."""
+        """Returns the first message whose last change commits at the applied commit LSN or later; a binary search,
+        since positions ascend."""
         low, high = self._state.first_sequence, self._state.last_sequence
         newest = MessageHeaders.decode((await self._message(high)).headers).last.commit_lsn
         if newest < self._applied.commit_lsn:

@@ -92,7 +92,7 @@ class ReadyTables:
         return WorkerReport(applied.sequence, applied.snapshot_sequence, format_lsn(applied.commit_lsn))
 
     def _moment(self, table: TableRecord) -> str:
-        """The later of two moments: the worker came to its place, or the copy turned out to be whole."""
+        """Returns the later of two moments: the worker came to its place, or the copy turned out to be whole."""
         return max(self._moved_at, datetime.fromisoformat(table.since)).isoformat()
 
 

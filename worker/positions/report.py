@@ -125,7 +125,7 @@ class ProgressReport:
         self._unchanged = unchanged or self._unchanged
 
     def note_missed(self, missed: Sequence[MissedChanges]) -> None:
-        """All changes that met no row, so far."""
+        """Notes all changes that met no row, so far."""
         self._missed = missed
         self._tell()
 
@@ -136,7 +136,7 @@ class ProgressReport:
             self._tell()
 
     def _tell(self) -> None:
-        """Once until it is heard: a busy worker has news many times a second."""
+        """Signals once until it is heard: a busy worker has news many times a second."""
         loop = self._loop  # which ``stop`` takes away on another thread
         if loop is not None and not self._has_news:
             self._has_news = True
@@ -245,7 +245,7 @@ class RecentLatencies:
         self._noted.append((time.monotonic(), max(0.0, latency_s)))
 
     def quantile(self, share: float) -> float | None:
-        """None where nothing was applied lately."""
+        """Returns None where nothing was applied lately."""
         oldest = time.monotonic() - LATENCY_WINDOW_S
         recent = sorted(latency_s for at, latency_s in tuple(self._noted) if at >= oldest)
         return recent[min(len(recent) - 1, int(share * len(recent)))] if recent else None
@@ -298,5 +298,5 @@ def _now() -> str:
 
 
 def _timestamp(microseconds: int) -> str | None:
-    """RFC 3339 of a time in microseconds since 2000-01-01 UTC; None for 0, before the first transaction."""
+    """Returns RFC 3339 of a time in microseconds since 2000-01-01 UTC; None for 0, before the first transaction."""
     return (POSTGRES_EPOCH + timedelta(microseconds=microseconds)).isoformat() if microseconds else None

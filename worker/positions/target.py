@@ -35,7 +35,8 @@ def check_until(until: str) -> None:
 
 
 async def find_drain_target(client: Client, names: GroupNames, until: str) -> DrainTarget | None:
-    """None while a copy runs, or the change stream does not reach ``until`` yet. ``current``: what the stream holds now.
+    """Returns None while a copy runs, or the change stream does not reach ``until`` yet. ``current``: what the stream
+    holds now.
 
     The target lies at the end of the last transaction that is complete at ``until``.
     """

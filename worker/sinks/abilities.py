@@ -58,8 +58,8 @@ class CountingSink(Sink, Protocol):
     """A sink that knows which changes met no row."""
 
     def missed(self) -> Sequence[MissedChanges]:
-        """All missed changes since the position began, or the table was filled again; as durable as the position. The
-        same object until it changes."""
+        """Returns all missed changes since the position began, or the table was filled again; as durable as the
+        position. The same object until it changes."""
         ...
 
 

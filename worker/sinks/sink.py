@@ -145,7 +145,7 @@ class CatchUp:
 
     @classmethod
     def decode(cls, text: str) -> CatchUp | None:
-        """None for "". Raises ValueError for what ``encode`` does not make."""
+        """Returns None for "". Raises ValueError for what ``encode`` does not make."""
         if not text:
             return None
         sequence, commit_lsn, committed_at, tables = text.split(" ")
@@ -182,11 +182,11 @@ class Applied:
         return self.sequence if self.catch_up is None else self.catch_up.sequence
 
     def last_sequence(self, *, copied: bool) -> int:
-        """The position in the snapshot stream, or in the stream of changes."""
+        """Returns the position in the snapshot stream, or in the stream of changes."""
         return self.snapshot_sequence if copied else self.sequence
 
     def sequence_in(self, lane: Lane) -> int:
-        """The position that batches of ``lane`` move."""
+        """Returns the position that batches of ``lane`` move."""
         match lane:
             case Lane.COPIED:
                 return self.snapshot_sequence
@@ -225,7 +225,7 @@ class Applied:
                 assert_never(unreachable)
 
     def _left_behind(self, cohort: frozenset[int]) -> CatchUp | None:
-        """The tables that stay here, or where they were left before, when the others move on."""
+        """Returns the tables that stay here, or where they were left before, when the others move on."""
         if not cohort:
             return None
         if self.catch_up is None:
@@ -233,7 +233,7 @@ class Applied:
         return self.catch_up.joined_by(cohort, self.commit_lsn + 1)
 
     def _caught_up(self, receipt: Receipt) -> CatchUp | None:
-        """None when the tables are where all others are: from there on they go together."""
+        """Returns None when the tables are where all others are: from there on they go together."""
         if self.catch_up is None or receipt.last_sequence >= self.sequence:
             return None
         return _moved(self.catch_up, receipt)

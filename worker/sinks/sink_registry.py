@@ -53,8 +53,8 @@ def default_name(sink_class: str) -> str:
 
 
 def load_sink(name: str, worker: WorkerSettings, options: Mapping[str, str]) -> Sink:
-    """The sink that the class makes. Raises UsageError when ``name`` names none, or its options are not right; what the class
-    raises passes through."""
+    """Returns the sink that the class makes. Raises UsageError when ``name`` names none, or its options are not right;
+    what the class raises passes through."""
     sink: Sink = made_of("sink", name, find_class("sink", name), options, worker, how=HOW_TO_GIVE)
     missing = [method for method in _METHODS if not callable(getattr(sink, method, None))]
     if not isinstance(getattr(sink, "delivery", None), Delivery):
@@ -103,7 +103,7 @@ class SinkKind:
     findings: str = ""
 
     def new_sink(self, worker: WorkerSettings, settings: Any) -> Any:
-        """A ``Sink`` (``worker.sinks.sink``)."""
+        """Returns a ``Sink`` (``worker.sinks.sink``)."""
         module, _, name = self.sink.partition(":")
         return getattr(importlib.import_module(module), name)(worker, settings)
 
@@ -126,5 +126,5 @@ def find_sink(kind: str) -> SinkKind:
 
 
 def sink_settings() -> dict[str, type[Any]]:
-    """Kind → what such a sink declares, sinks of others included."""
+    """Returns the settings by kind of sink, sinks of others included."""
     return {kind: find_sink(kind).settings for kind in SINKS} | {"module:Class": CustomSinkSettings}

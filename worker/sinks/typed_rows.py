@@ -51,9 +51,9 @@ class RowChange(NamedTuple):
 
 
 def row_changes(message: MessageChanges | CopiedRows) -> list[RowChange | Truncation]:
-    """The changes of a message in commit order, without definitions. Copied rows are inserts; a Truncation comes where their
-    table is copied again, since what was copied of it before does not count. Raises WireError for a value that is not of its
-    type."""
+    """Returns the changes of a message in commit order, without definitions. Copied rows are inserts; a Truncation
+    comes where their table is copied again, since what was copied of it before does not count. Raises WireError for a
+    value that is not of its type."""
     if isinstance(message, CopiedRows):
         return _copied(message)
     positions = [each.position(index) for each in message.transactions for index in range(each.first_change, each.end_change)]

@@ -99,7 +99,7 @@ class Links:
         self._folder = folder
 
     def make(self, token: str) -> str:
-        """A code for the token of that id, good for LINK_S."""
+        """Returns a code for the token of that id, good for LINK_S."""
         _remove_old(self._folder, LINK_S)
         code = secrets.token_urlsafe(24)
         write_private(self._folder / _digest(code), token.encode())

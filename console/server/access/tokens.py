@@ -60,7 +60,7 @@ class Tokens:
         self._known: tuple[KnownToken, ...] = ()
 
     def known(self) -> tuple[KnownToken, ...]:
-        """The known tokens; () without a file. Raises TerminalError for a malformed file."""
+        """Returns the known tokens; () without a file. Raises TerminalError for a malformed file."""
         try:
             stat = self._path.stat()
         except FileNotFoundError:

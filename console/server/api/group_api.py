@@ -63,7 +63,8 @@ async def view_of(call: Call) -> GroupView:
 
 
 async def bucket_of(call: Call) -> StateBucket:
-    """The state bucket of the group in the path. Raises Problem when there is no such group, or it was never started."""
+    """Returns the state bucket of the group in the path. Raises Problem when there is no such group, or it was never
+    started."""
     bucket = await found_bucket(call)
     if bucket is None:
         group = call.path["group"]

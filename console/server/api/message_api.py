@@ -115,7 +115,7 @@ def _check_texts(request: TraceRequest | BenchRequest) -> None:
 
 
 async def _sample(call: Call, names: GroupNames, request: BenchRequest) -> list[bytes]:
-    """The newest changes, as lines."""
+    """Returns the newest changes, as lines."""
     most = _within(request.sample, MOST_SAMPLE, "sample")
     pattern: TablePattern | None = parse_pattern(request.table) if request.table else None
     page = await read_messages(call.parts.client, names, StreamPlace(), pattern, most)

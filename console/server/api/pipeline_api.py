@@ -179,7 +179,7 @@ async def plan(call: Call) -> Answer:
 
 
 async def found_pipeline(call: Call) -> ListedPipeline:
-    """The one that the path names, whether it may run or not."""
+    """Returns the one that the path names, whether it may run or not."""
     name = call.path["pipeline"]
     found = await _named(call)
     if found is None or not _is_shown(call, found):

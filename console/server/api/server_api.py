@@ -79,7 +79,7 @@ async def log_out(call: Call) -> Answer:
 
 
 def description_endpoint(others: tuple[Endpoint, ...], version: str) -> Endpoint:
-    """The row that describes ``others`` and itself."""
+    """Returns the row that describes ``others`` and itself."""
 
     @functools.cache
     def document() -> dict[str, Any]:

@@ -116,7 +116,7 @@ async def show_log(call: Call) -> Answer:
 
 
 def _read(log: LogFile, after: int) -> LogPart:
-    """Whole lines. A log that was put aside meanwhile begins again."""
+    """Reads whole lines. A log that was put aside meanwhile begins again."""
     size = log.size()
     start = max(0, size - MOST_LOG_BYTES) if after < 0 or after > size else after
     content = log.read(start, MOST_LOG_BYTES)

@@ -143,7 +143,7 @@ class GroupLooks:
             return None
 
     async def _ring(self, message: Msg) -> None:
-        """``$KV.pgsluice_orders.worker.postgres``, or ``$KV.pgsluice-control.group.orders``"""
+        """Notes which group changed: ``$KV.pgsluice_orders.worker.postgres``, or ``$KV.pgsluice-control.group.orders``."""
         _, bucket, key = message.subject.split(".", 2)
         documented = document_name(key, GroupDocument) if bucket == CONTROL_BUCKET else None
         if documented is not None:

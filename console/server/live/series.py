@@ -76,7 +76,7 @@ class _Ring:
         self._values = array("f")
 
     def put(self, step: int, value: float) -> None:
-        """A later step than any before; what lies between was not known."""
+        """Puts a value at a later step than any before; what lies between was not known."""
         missing = step - self._first - len(self._values)
         if missing < 0:
             return

@@ -82,13 +82,13 @@ class BlockSteps:
 
 
 def query_schema(table: Table) -> pa.Schema:
-    """The columns of the batches that the first step gets."""
+    """Returns the columns of the batches that the first step gets."""
     return pa.schema([pa.field(column.name, arrow_type(column)) for column in table.columns])
 
 
 def bind_steps(steps: tuple[Step, ...], key: tuple[str, ...], table: Table, engine: SqlEngine | None) -> tuple[BlockSteps, Table]:
-    """The steps for rows of ``table``, and the table that they fill. Blocks while ``engine`` starts, which is for steps in SQL.
-    Raises UsageError for steps that do not fit; TransientError."""
+    """Returns the steps for rows of ``table``, and the table that they fill. Blocks while ``engine`` starts, which is
+    for steps in SQL. Raises UsageError for steps that do not fit; TransientError."""
     chain = StepChain(steps, key)
     bound = chain.bind(query_schema(table), engine)
     by_name = {column.name: column for column in table.columns}

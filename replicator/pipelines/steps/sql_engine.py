@@ -105,7 +105,7 @@ class SqlEngine:
             self._parsed(text)
 
     def compile(self, text: str, schema: pa.Schema) -> CompiledSql:
-        """The statement for batches of ``schema``. Raises SqlRefusedError; TransientError."""
+        """Returns the statement for batches of ``schema``. Raises SqlRefusedError; TransientError."""
         self._start()
         with _alive(self._spark):
             # Before anything is parsed: the parser asks it whether casts fail.
@@ -192,7 +192,7 @@ class SqlEngine:
             plan = plan.child()
 
     def _module(self, name: str) -> Any:
-        """A Scala object."""
+        """Returns a Scala object."""
         return self._jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
 
 
@@ -334,7 +334,7 @@ def _number(option: Any, default: int) -> int:
 
 
 def _said(error: Py4JJavaError) -> str:
-    """Spark's sentence on a statement, and its place. It knows no row."""
+    """Returns Spark's sentence on a statement, and its place. It knows no row."""
     cause = error.java_exception
     lines = str(cause.getMessage() or "").strip().splitlines()
     first = (lines or [""])[0].removesuffix(";") or str(cause.getClass().getSimpleName())

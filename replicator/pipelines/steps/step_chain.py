@@ -84,8 +84,9 @@ class StepChain:
     key: tuple[str, ...]
 
     def bind(self, schema: pa.Schema, engine: SqlEngine | None) -> tuple[BoundStep, ...]:
-        """The steps for rows of ``schema``; ``engine`` is for those in SQL. Raises UsageError for a step that cannot be imported,
-        fails on a batch without rows, is no statement that may be, or gives what no table can have; TransientError."""
+        """Returns the steps for rows of ``schema``; ``engine`` is for those in SQL. Raises UsageError for a step that
+        cannot be imported, fails on a batch without rows, is no statement that may be, or gives what no table can have;
+        TransientError."""
         bound: list[BoundStep] = []
         for number, step in enumerate(self.steps, 1):
             match step:

@@ -115,8 +115,8 @@ class Appending:
 
 
 def open_committed(path: Path, size: int) -> int:
-    """A descriptor for writing of a file in progress, cut to the ``size`` bytes that count. Raises TerminalError when they are
-    not all there."""
+    """Returns a descriptor for writing of a file in progress, cut to the ``size`` bytes that count. Raises
+    TerminalError when they are not all there."""
     try:
         descriptor = os.open(path, os.O_WRONLY)
     except FileNotFoundError:

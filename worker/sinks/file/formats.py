@@ -89,7 +89,7 @@ class ParquetFormat:
         ready.unlink()
 
     def _write_tables(self, part: Path, layout: Layout, number: int) -> set[Path]:
-        """The directories of the tables."""
+        """Returns the directories of the tables."""
         counts: dict[tuple[int, int], int] = {}  # by what a directory is, whatever it is called
         directories: set[Path] = set()
         with pa.memory_map(str(part)) as source:
@@ -110,7 +110,7 @@ class ParquetFormat:
 
 
 def _streams(source: pa.MemoryMappedFile) -> list[tuple[pa.Schema, list[int]]]:
-    """Each schema, and where its streams begin."""
+    """Returns each schema, and where its streams begin."""
     found: dict[bytes, tuple[pa.Schema, list[int]]] = {}  # by schema: as objects, they are equal when their metadata is not
     size = source.size()
     while (start := source.tell()) < size:
@@ -256,7 +256,7 @@ def place_names(settings: FileSinkSettings, existing: Path) -> PlaceNames | None
 
 
 def formats_by_suffix(settings: FileSinkSettings) -> dict[str, FileFormat]:
-    """All formats: a worker may find files in progress of one it was started with before."""
+    """Returns all formats: a worker may find files in progress of one it was started with before."""
     lines = [LineFormat(suffix + compression.suffix) for suffix in LINES.values() for compression in Compression]
     formats: list[FileFormat] = [*lines, ParquetFormat(settings.compression)]
     return {file_format.suffix: file_format for file_format in formats}

@@ -36,7 +36,7 @@ class FileFormat(Protocol):
         ...
 
     def part(self, layout: Layout, number: int) -> Path:
-        """The file in progress of this number."""
+        """Returns the file in progress of this number."""
         ...
 
     def finish(self, layout: Layout, number: int) -> None:

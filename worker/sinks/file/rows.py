@@ -143,8 +143,8 @@ _DIGEST_DIGITS = 16
 
 
 def directory_name(schema: str, table: str) -> str:
-    """``schema.table`` as a directory may be called: what has a meaning in paths is replaced by its code, as in a URL. What is
-    longer than a file system takes ends in a digest of all of it."""
+    """Returns ``schema.table`` as a directory may be called: what has a meaning in paths is replaced by its code, as in
+    a URL. What is longer than a file system takes ends in a digest of all of it."""
     name = ".".join(
         _SPECIAL.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), part) for part in (schema, table)
     )
@@ -240,7 +240,7 @@ class _Stamps:
             ]
 
     def columns(self, change_indexes: Sequence[int]) -> list[pa.Array]:
-        """``_position`` to ``_committed_at``."""
+        """Returns ``_position`` to ``_committed_at``."""
         stamps = zip(*map(self._of_changes.__getitem__, change_indexes), strict=True)
         return [pa.array(column, field.type) for column, field in zip(stamps, _CHANGE_FIELDS[1:6], strict=True)]
 
@@ -250,7 +250,7 @@ def _no_stamps(count: int) -> list[pa.Array]:
 
 
 def _lone_row(table: Table, operation: str, stamps: list[pa.Array], snapshot: str | None) -> pa.RecordBatch:
-    """A row without values."""
+    """Returns a row without values."""
     schema = rows_schema(table)
     known = [pa.array([operation]), *stamps, pa.array([snapshot], pa.string())]
     return pa.RecordBatch.from_arrays([*known, *(pa.nulls(1, field.type) for field in list(schema)[len(known) :])], schema=schema)
@@ -311,7 +311,8 @@ def _images(changes: TableChanges) -> tuple[Images, dict[int, list[str]]]:
 
 
 def _filled(changes: TableChanges, index: int, values: Sequence[Value], unchanged: dict[int, list[str]]) -> list[Value]:
-    """``values`` with UNCHANGED replaced by what the old row holds, or else by NULL and a note in ``unchanged``."""
+    """Returns ``values`` with UNCHANGED replaced by what the old row holds, or else by NULL and a note in
+    ``unchanged``."""
     filled = list(values)
     for row, value in enumerate(values):
         if value is not UNCHANGED:

@@ -56,7 +56,7 @@ Piece = InlinePiece | StoredPiece
 
 
 def decode_piece(body: bytes) -> Piece:
-    """The inverse of ``encode``."""
+    """Decodes a piece: the inverse of ``encode``."""
     if body[:1] == _INLINE:
         return InlinePiece(body[1:])
     name, offset, size = orjson.loads(body[1:])
@@ -104,10 +104,10 @@ class ScratchWriter:
     directory: Path
 
     def receipts(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """A receipt body for each of ``pieces``.
+        """Yields a receipt body for each of ``pieces``.
 
-        An error takes everything out of the scratch directory: the batch cannot be committed any more, and what other tasks wrote
-        would take room from the attempt that comes next.
+        An error takes everything out of the scratch directory: the batch cannot be committed any more, and what other
+        tasks wrote would take room from the attempt that comes next.
         """
         self._check_reachable()
         name = f"{os.getpid()}-{uuid.uuid4().hex}"

@@ -196,7 +196,7 @@ class FileSink:
             )
 
     def _current(self) -> FilePosition:
-        """The position that a change starts from; nothing is in the directory that it does not count."""
+        """Returns the position that a change starts from; nothing is in the directory that it does not count."""
         assert self._position is not None, "open comes first"
         stored = self._load() if self._position.writer else load_position(self._layout.position) or self._position
         if stored != self._position:

@@ -189,7 +189,7 @@ class _ChangeRecords:
 
 
 def _completed(change: TableChanges) -> TableChanges | None:
-    """The whole new row of one update; None when it is not known."""
+    """Returns the whole new row of one update; None when it is not known."""
     assert change.old is not None
     assert change.old_kinds is not None
     is_known = change.old_kinds[0] == OLD_ROW

@@ -109,7 +109,7 @@ class ClusterTopics:
         self._seen.add(topic)
 
     def config(self, topic: str) -> dict[str, str]:
-        """The topic's settings; empty when this user may not see them."""
+        """Returns the topic's settings; empty when this user may not see them."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         with self._complaints.translated(topic):
             try:

@@ -70,7 +70,7 @@ class TransactionalDelivery:
         return self._current.send(body)
 
     def finish(self, applied: Applied) -> None:
-        """Durable when it returns."""
+        """Makes the batch durable before it returns."""
         assert self._positions is not None, "open comes first"
         assert self._topics is not None, "open comes first"
         if self._current.touched:
@@ -85,7 +85,7 @@ class TransactionalDelivery:
         self._applied = applied
 
     def store(self, applied: Applied) -> None:
-        """A position without changes."""
+        """Stores a position without changes."""
         try:
             self.begin()
             self.finish(applied)
@@ -185,7 +185,7 @@ class TransactionalDelivery:
         )
 
     def _reached(self, entry: PositionEntry) -> Applied:
-        """The position. Raises TerminalError when a topic has lost what it counts."""
+        """Returns the position. Raises TerminalError when a topic has lost what it counts."""
         self._check_ends(entry.ends)
         self._ends = entry.ends
         self._newest &= entry.ends.by_topic.keys()

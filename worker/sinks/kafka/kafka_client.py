@@ -71,7 +71,7 @@ class Complaints:
         log.debug("message of Kafka's client", error=error.name())
 
     def forget(self) -> None:
-        """The brokers have answered by now."""
+        """Forgets complaints: the brokers have answered by now."""
         self._codes.clear()
 
     def cause(self) -> PgsluiceError | None:

@@ -53,7 +53,7 @@ class RecordSection:
         self.values.append(value)
 
     def encode(self) -> list[bytes]:
-        """Pieces of a receipt's body; none when there are no records."""
+        """Returns pieces of a receipt's body; none when there are no records."""
         if not self.keys:
             return []
         columns = list(self.groups), self.group_of, self.ordinals, self.keys, self.values
@@ -62,7 +62,7 @@ class RecordSection:
 
 
 def decode_records(body: bytes) -> Iterator[OutgoingRecord]:
-    """The records of sections in order."""
+    """Yields the records of sections in order."""
     offset = 0
     while offset < len(body):
         (length,) = _LENGTH.unpack_from(body, offset)

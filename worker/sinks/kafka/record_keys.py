@@ -91,14 +91,14 @@ def _json(table: Table, index: int, values: Sequence[Value], kinds: Kinds) -> Js
 
 
 def _updates(changes: TableChanges) -> list[int]:
-    """Rows of updates that have an old image."""
+    """Returns rows of updates that have an old image."""
     assert changes.old_kinds is not None
     pairs = enumerate(zip(changes.operations, changes.old_kinds, strict=True))
     return [row for row, (operation, kind) in pairs if operation == UPDATE and kind != NO_OLD_ROW]
 
 
 def _identifying(changes: TableChanges, index: int) -> Sequence[Value]:
-    """The column's values by which rows are known from now on; of a delete, those of the row that is gone."""
+    """Returns the column's values by which rows are known from now on; of a delete, those of the row that is gone."""
     new = changes.new[index]
     if changes.old is None:
         return new

@@ -36,7 +36,7 @@ def escaped(name: str | None) -> str:
 
 
 def check_topic(name: str, option: str) -> str:
-    """``name`` itself. Raises UsageError when no topic can be called so."""
+    """Returns ``name`` itself. Raises UsageError when no topic can be called so."""
     if not name or name in (".", "..") or len(name) > LONGEST_TOPIC or _LEGAL.fullmatch(name) is None:
         raise UsageError(
             f"{option} {name!r} is no name of a topic",

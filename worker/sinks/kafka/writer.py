@@ -199,7 +199,7 @@ class _LineRecords:
         return list(self._several(told, line.splitlines()))
 
     def _several(self, told: list[_LineKeys], pieces: list[bytes]) -> Iterator[_Record]:
-        """A change that goes to several tables, or changes a key."""
+        """Yields the records of a change that goes to several tables, or changes a key."""
         left = iter(pieces)
         for topic, operation, key, old_key in told:
             if old_key is not None and self.writer.form.shape is LineShape.DEBEZIUM:  # written as a deletion and an insertion

@@ -203,7 +203,7 @@ def _lines_one_by_one(changes: TableChanges, stamps: Sequence[_Stamp], source: D
 
 
 def _with_placeholders(table: Table, after: Row | None) -> Row:
-    """All columns in their order."""
+    """Returns all columns in their order."""
     row: Row = {}
     for column in table.columns:
         absent: Any = UNAVAILABLE_BYTES if column.type_oid == BYTEA else UNAVAILABLE

@@ -88,7 +88,7 @@ def time_of_day(value: bytes) -> int:
 
 
 def duration(value: bytes) -> int:
-    """An interval in microseconds. Raises ValueError."""
+    """Returns an interval in microseconds. Raises ValueError."""
     if value in _INFINITE_SPANS:
         return _INFINITE_SPANS[value]
     total = 0.0

@@ -69,8 +69,8 @@ from pgsluice.worker.sinks.lines.schemas.json_forms import JsonBorder, JsonResta
 
 
 def as_changes(copied: CopiedRows) -> TableChanges:
-    """All rows as inserts, in order; ``change_indexes`` count the rows of their message. Raises WireError when they are not
-    COPY text of that table."""
+    """Returns all rows as inserts, in order; ``change_indexes`` count the rows of their message. Raises WireError when
+    they are not COPY text of that table."""
     columns = decode_rows(bytes(copied.data), len(copied.table.columns))
     numbers = list(map(copied.row_number, range(copied.rows)))
     return TableChanges(copied.table, bytearray([INSERT]) * copied.rows, numbers, columns)
@@ -105,7 +105,7 @@ def encode_lines(message: MessageChanges, *, transactions: bool = False, column_
 
 
 def encode_copied(copied: CopiedRows, *, column_ids: bool = False) -> list[bytes]:
-    """The lines of copied rows in order: one RESTART line when they restart their table."""
+    """Returns the lines of copied rows in order: one RESTART line when they restart their table."""
     if copied.restarts:
         return [_restart_line(copied)]
     columns = whole_columns(copied.table, as_changes(copied).new)
@@ -155,7 +155,7 @@ class Stamps:
 
 
 def format_timestamp(microseconds: int) -> str:
-    """RFC 3339 in UTC with six decimals, of a server's timestamp (microseconds since 2000-01-01 UTC)."""
+    """Returns RFC 3339 in UTC with six decimals, of a server's timestamp (microseconds since 2000-01-01 UTC)."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     return f"{_format_second(seconds)}.{fraction:06d}Z"
 
@@ -206,7 +206,7 @@ def _lines_one_by_one(changes: TableChanges, stamps: Stamps, ids: bytes | None) 
 
 
 def _lines_of_new_rows(changes: TableChanges, columns: list[JsonColumn], stamps: Stamps, ids: bytes | None) -> list[bytes]:
-    """The lines of rows that have no old image."""
+    """Returns the lines of rows that have no old image."""
     indexes, only = changes.change_indexes, changes.operations[:1]
     if changes.operations.count(only) == len(changes):
         operations: list[Slot] = [_OPERATIONS[only[0]].encode()]

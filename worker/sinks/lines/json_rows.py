@@ -36,7 +36,7 @@ class JsonColumn(NamedTuple):
     quote: bytes
 
     def whole(self) -> Iterable[bytes]:
-        """Each text with its quotes."""
+        """Returns each text with its quotes."""
         return (b'"%b"' % text for text in self.texts) if self.quote else self.texts
 
 
@@ -217,7 +217,7 @@ def row_slots(table: Table, columns: Sequence[JsonColumn], ids: bytes | None = N
 
 
 def object_slots(table: Table, columns: Sequence[JsonColumn], indexes: Sequence[int]) -> Iterator[Slot]:
-    """An object of these columns."""
+    """Yields an object of these columns."""
     if not indexes:
         yield b"{}"
         return
@@ -226,7 +226,7 @@ def object_slots(table: Table, columns: Sequence[JsonColumn], indexes: Sequence[
 
 
 def object_fields(table: Table, columns: Sequence[JsonColumn], indexes: Sequence[int]) -> Iterator[Slot]:
-    """The beginning of an object with these columns; the next field follows at once."""
+    """Yields the beginning of an object with these columns; the next field follows at once."""
     if not indexes:
         yield b"{"
         return
@@ -245,7 +245,7 @@ def _fields(table: Table, columns: Sequence[JsonColumn], indexes: Iterable[int])
 
 
 def lines_of_slots(slots: Iterable[Slot], count: int) -> list[bytes]:
-    """``count`` lines; the last slot ends in a line feed, and no other holds one."""
+    """Returns ``count`` lines; the last slot ends in a line feed, and no other holds one."""
     merged: list[Slot] = []
     for slot in slots:
         if isinstance(slot, bytes) and merged and isinstance(merged[-1], bytes):

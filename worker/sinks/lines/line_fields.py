@@ -34,7 +34,7 @@ def _read(text: bytes, levels: int) -> Any:
 
 
 def _members(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and value of each member of an object."""
+    """Yields name and value of each member of an object."""
     level = begin = 0
     name = b""
     for token in _TOKEN.finditer(text):

@@ -10,8 +10,8 @@ RECEIPT_BYTES = 1024 * 1024  # large enough to make Spark's cost per row disappe
 
 
 def receipt_bodies(pieces_of_messages: Iterable[tuple[list[bytes], bool]], head: bytes = b"") -> Iterator[bytes]:
-    """Bodies of about RECEIPT_BYTES, at least one, each of which begins with ``head``. Each message's pieces come with whether
-    they are its last: a message is never cut, so a large one makes a large body."""
+    """Yields bodies of about RECEIPT_BYTES, at least one, each of which begins with ``head``. Each message's pieces
+    come with whether they are its last: a message is never cut, so a large one makes a large body."""
     pieces = [head]
     size, is_covered = 0, False  # covered: every message taken so far is in a body
     for message_pieces, is_whole in pieces_of_messages:

@@ -208,7 +208,7 @@ def _table_lines(changes: TableChanges, stamps: list[bytes]) -> Iterator[bytes]:
 
 
 def _row_slots(table: Table, columns: list[JsonColumn], stamps: Slot) -> Iterator[Slot]:
-    """A line after its type, of rows without an old image."""
+    """Yields a line after its type, of rows without an old image."""
     yield _identity(table)
     yield stamps
     yield b',"NewTuple":'
@@ -240,7 +240,7 @@ def _definition_line(change: DefinitionChange, stamp: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _identity(table: Table) -> bytes:
-    """Schema, table and key, as JSON after the type."""
+    """Returns schema, table and key, as JSON after the type."""
     columns = [table.columns[index].name for index in table.key]
     said = {
         "Schema": table.schema,

@@ -55,7 +55,7 @@ def _words(name: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def spelled(table: Table, case: ColumnCase) -> Table:
-    """``table`` with the names of its columns in that case. Raises TerminalError when two of them become one."""
+    """Returns ``table`` with the names of its columns in that case. Raises TerminalError when two of them become one."""
     names = [case.spell(column.name) for column in table.columns]
     for name, times in Counter(names).items():
         if times > 1:
@@ -68,7 +68,8 @@ def spelled(table: Table, case: ColumnCase) -> Table:
 
 
 def presented(message: MessageChanges, case: ColumnCase, *, include_before: bool) -> MessageChanges:
-    """``message`` in that case; without ``include_before`` only deletes, and updates that change the key, have an old row."""
+    """Returns ``message`` in that case; without ``include_before`` only deletes, and updates that change the key, have
+    an old row."""
     if case is ColumnCase.AS_IS and include_before:
         return message
     return replace(message, parts=[_presented_part(part, case, include_before=include_before) for part in message.parts])

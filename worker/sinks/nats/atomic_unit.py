@@ -43,7 +43,7 @@ class Unit:
         return [frame(self.first, self._headers(1, follows)), self.between]
 
     def closing(self, follows: int, headers: bytes, reply: bytes) -> bytes:
-        """The message that commits it, with more ``headers``; the server answers to ``reply``."""
+        """Returns the message that commits it, with more ``headers``; the server answers to ``reply``."""
         return frame(self.last, self._headers(self.count, follows) + b"Nats-Batch-Commit:1\r\n" + headers, reply)
 
     def _headers(self, number: int, follows: int) -> bytes:
@@ -59,7 +59,7 @@ def frame(message: Outgoing, headers: bytes, reply: bytes = b"") -> bytes:
 
 
 def _frames_between(messages: MessageSection, batch_id: bytes) -> list[bytes]:
-    """HPUB frames of all messages except the first and last, which need other headers."""
+    """Returns HPUB frames of all messages except the first and last, which need other headers."""
     end = len(messages) - 1
     numbers = _NUMBERS if end < len(_NUMBERS) else [b"%d" % number for number in range(end + 1)]
     batch = b"\r\nNats-Batch-Id:%b\r\nNats-Batch-Sequence:" % batch_id

@@ -83,7 +83,7 @@ def body_of_message(message: MessageChanges, start: Position | None) -> ChangeBo
 
 
 def _frames(message: MessageChanges) -> tuple[list[list[bytes]], dict[int, Table]]:
-    """The frames of each change, by its index, and the tables that they are about, by OID."""
+    """Returns the frames of each change, by its index, and the tables that they are about, by OID."""
     frames: list[list[bytes]] = [[] for _ in range(message.change_count)]
     tables: dict[int, Table] = {}
     for part in message.parts:

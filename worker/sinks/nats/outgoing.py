@@ -92,7 +92,7 @@ class MessageSection:
         self.ends.append(ends)
 
     def add_lines(self, subjects: Iterable[bytes], ids: Iterable[bytes], lines: Sequence[bytes]) -> None:
-        """Messages of one change each; the line feed at the end of a line is not part of its message."""
+        """Adds messages of one change each; the line feed at the end of a line is not part of its message."""
         self.subjects += subjects
         self.ids += ids
         self.headers += [b""] * len(lines)
@@ -110,7 +110,7 @@ class MessageSection:
         return Outgoing(self.subjects[index], self.ids[index], self.headers[index], self.data[index], self.ends[index])
 
     def take(self, count: int) -> MessageSection:
-        """The first so many, which are gone from here."""
+        """Removes and returns the first so many messages."""
         taken = MessageSection(
             self.subjects[:count], self.ids[:count], self.headers[:count], self.data[:count], self.ends[:count]
         )
@@ -129,7 +129,7 @@ def encode_start(start: str) -> bytes:
 
 
 def split_start(body: bytes) -> tuple[str, bytes]:
-    """The start of a receipt's body, and the rest of it."""
+    """Returns the start of a receipt's body, and the rest of it."""
     (length,) = _COUNT.unpack_from(body)
     end = _COUNT.size + length
     return body[_COUNT.size : end].decode(), body[end:]

@@ -31,7 +31,7 @@ class PublishedPlace:
     part: int = 0
 
     def start(self, lane: Lane) -> str:
-        """The id of the last message beyond ``applied`` that the stream holds of that lane, "" without one."""
+        """Returns the id of the last message beyond ``applied`` that the stream holds of that lane, "" without one."""
         return self.copied if lane is Lane.COPIED else self.changes
 
     def part_in(self, lane: Lane) -> int:

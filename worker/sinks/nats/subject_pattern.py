@@ -32,7 +32,7 @@ def escaped(name: str | None) -> str:
 
 
 def check_stream_name(name: str) -> str:
-    """``name`` itself. Raises UsageError when no stream can be called so."""
+    """Returns ``name`` itself. Raises UsageError when no stream can be called so."""
     if _STREAM.fullmatch(name) is None:
         raise UsageError(f"nats-stream {name!r} is not a valid name", "use a-z, A-Z, 0-9, '_' and '-', like SHOP")
     if name.startswith(_RESERVED_STREAMS):

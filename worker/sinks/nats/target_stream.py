@@ -144,7 +144,8 @@ class TargetStream(Stream):
         await self._commit(unit.closing(self.sequence, _state_line(state), self._expect_answer()), unit.count, unit.last)
 
     async def publish_position(self, state: bytes) -> None:
-        """The position without a change; it takes the place of the one before on its subject, and does not expire."""
+        """Publishes the position without a change; it takes the place of the one before on its subject, and does not
+        expire."""
         message_id = f"position:{uuid.uuid4().hex}"
         headers = b"Nats-Rollup:sub\r\n" + (b"Nats-TTL:never\r\n" if self._allows_ttl else b"")
         await self.publish_alone(Outgoing(self._position_subject.encode(), message_id.encode(), headers, b"", 0), state)

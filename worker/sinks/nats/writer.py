@@ -139,7 +139,7 @@ class MessageWriter:
             raise RejectedChanges(rejections)
 
     def _runs(self, message: MessageChanges, start: Position | None) -> Iterator[_Run]:
-        """One for each transaction."""
+        """Yields one for each transaction."""
         subjects = _Subjects(message, self.pattern, tells_definitions=self.form.tells_definitions).of_change
         lines = self._lines(message, subjects)
         are_plain = not self.is_replay and self._are_plain(lines)
@@ -250,7 +250,7 @@ def _change_ids(transaction: Transaction) -> Iterator[bytes]:
 
 
 def _passed(transaction: Transaction, start: Position | None) -> int:
-    """The last ordinal of the transaction that is at or before ``start``; 0 when none is."""
+    """Returns the last ordinal of the transaction that is at or before ``start``; 0 when none is."""
     if start is None or transaction.commit_lsn > start.commit_lsn:
         return 0
     if transaction.commit_lsn < start.commit_lsn:

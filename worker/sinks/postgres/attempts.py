@@ -127,7 +127,7 @@ class Attempts:
         return target_error(error, table, doing, is_last=self._lock_failures >= LOCK_TABLE_ATTEMPTS)
 
     def changes_applied(self) -> None:
-        """A batch of changes was applied; the next one is written in another way only if that was to last."""
+        """Notes that a batch of changes was applied; the next one is written in another way only if that was to last."""
         self._one_by_one = self._names_missing = False
         self.truncates = True
         self._labelled_batches = max(0, self._labelled_batches - 1)
@@ -147,8 +147,8 @@ class Attempts:
         self._commits += 1
 
     def committed(self) -> bool:
-        """The next batch, of changes or of copied rows, has no attempts yet. Whether one at this batch failed, and may have left
-        something."""
+        """Begins the attempts at the next batch, of changes or of copied rows. Returns whether one at this batch
+        failed, and may have left something."""
         failed_before = self._commits > 1
         self._written = self._rejecting_passes = self._commits = self._lock_failures = 0
         return failed_before

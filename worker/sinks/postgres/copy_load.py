@@ -184,7 +184,7 @@ def _load(
 
 
 def _may_come_again(copied: Sequence[CopiedRows]) -> bool:
-    """Rows of a run that an earlier one may have brought, the same."""
+    """Returns whether all are rows of a run that an earlier run may have brought."""
     return all(rows.mark.run and not rows.mark.replaces for rows in copied)
 
 

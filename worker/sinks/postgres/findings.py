@@ -55,7 +55,7 @@ def _look(
 
 
 def _database(connection: Connection, incoming: Incoming) -> list[Finding]:
-    """Held against the source's."""
+    """Checks the database, held against the source's."""
     found = []
     with connection.cursor(row_factory=class_row(DatabaseLocale)) as cursor:
         here = cursor.execute(LOCALE_QUERY).fetchone()

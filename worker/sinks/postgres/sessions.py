@@ -83,7 +83,7 @@ class DriverSession:
         return cls(connection, settings, pending_keys, known_tables, policies, checks_foreign_keys=not are_off)
 
     def expect_keys(self) -> None:
-        """Tables were copied, so keys may be pending."""
+        """Notes that tables were copied, so keys may be pending."""
         self._may_lack_keys = True
 
     def build_keys(self) -> None:
@@ -226,7 +226,7 @@ class PostgresTaskSession:
         self._targets.look_at(self.connection(), [table], remember=True)
 
     def forget(self) -> None:
-        """Every table is looked at again."""
+        """Forgets the tables: each is checked again."""
         self._targets.forget()
 
     def close(self) -> None:

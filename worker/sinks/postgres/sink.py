@@ -243,7 +243,7 @@ class PostgresSink:
         return self._applied
 
     def missed(self) -> Sequence[MissedChanges]:
-        """The changes that met no row, by table, for ``CountingSink``."""
+        """Returns the changes that met no row, by table, for ``CountingSink``."""
         return self._missed
 
     def expect_missing(self, may_leave_out: MayLeaveOut) -> None:
@@ -275,7 +275,8 @@ class PostgresSink:
         self._session = None
 
     def _connected(self) -> DriverSession:
-        """The session, a new one after a broken connection; by then it is clear what became of the last transaction."""
+        """Returns the session, a new one after a broken connection; by then it is clear what became of the last
+        transaction."""
         is_new = self._session is None or self._session.connection.closed
         if self._session is None or is_new:
             self._session = self._connect()
@@ -288,8 +289,8 @@ class PostgresSink:
         return self._session
 
     def _await_position(self, connection: Connection) -> Applied | None:
-        """The position, when no session before this one, nor a predecessor's, still moves it. One may be applying a large batch,
-        and is waited for as long as that takes: nothing fails."""
+        """Returns the position, when no session before this one, nor a predecessor's, still moves it. One may be
+        applying a large batch, and is waited for as long as that takes: nothing fails."""
         with self._statements.over(connection, Cause.OTHER, ends_own=True), connection.transaction():
             connection.execute("SET LOCAL lock_timeout = 0")
             return self._row.lock(connection)

@@ -66,7 +66,7 @@ class TargetTables(Mapping[Table, TargetTable]):
         return len(self._tables)
 
     def forget(self) -> None:
-        """Every table is looked at again."""
+        """Forgets the tables: each is checked again."""
         self._tables.clear()
 
     def look_at(self, connection: Connection, tables: Iterable[Table], *, copied: bool = False, remember: bool = False) -> None:

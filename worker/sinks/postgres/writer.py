@@ -186,8 +186,8 @@ class PostgresWriter:
         return replace(folded, pieces=tuple(pieces))
 
     def _large(self, pieces: tuple[Piece, ...], room: int) -> set[int]:
-        """Indexes of the pieces to stage: the largest, until the rest is little enough for a receipt, or small and within
-        ``room``."""
+        """Returns indexes of the pieces to stage: the largest, until the rest is little enough for a receipt, or small
+        and within ``room``."""
         sizes = {i: len(piece.content) for i, piece in enumerate(pieces) if isinstance(piece.content, bytes)}
         together = sum(sizes.values())
         large: set[int] = set()

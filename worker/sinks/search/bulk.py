@@ -92,7 +92,7 @@ _CLOSERS = {"[": "]", '"': '"', "'": "'"}
 
 
 def encode_bulk(operations: Iterable[Operation]) -> bytes:
-    """The body of one request."""
+    """Returns the body of one request."""
     lines = []
     for target, id_text, version, _, document in operations:
         place = b'{"_index":"%b","_id":%b,"version":%d,"version_type":"external_gte"}}\n' % (target.encode(), id_text, version)
@@ -101,7 +101,7 @@ def encode_bulk(operations: Iterable[Operation]) -> bytes:
 
 
 def operation_bytes(operation: Operation) -> int:
-    """About what it adds to a request."""
+    """Estimates what it adds to a request."""
     return 100 + len(operation.target) + len(operation.id) + len(operation.document or b"")
 
 
@@ -172,8 +172,8 @@ def _outcome(status: int, kind: str) -> BulkOutcome:
 
 
 def field_in(reason: str) -> str:
-    """The field that a reason of the server is about; "" when it names none. Nothing else of the reason is shown: it
-    may quote the value."""
+    """Returns the field that a reason of the server is about; "" when it names none. Nothing else of the reason is
+    shown: it may quote the value."""
     found = [(reason.find(mark), mark) for mark in _FIELD_MARKS if mark in reason]
     if not found:
         return ""

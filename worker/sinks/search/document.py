@@ -82,7 +82,7 @@ class DocumentForm:
         return {i: each.convert for i, each in enumerate(self.mapping.fields)}
 
     def documents(self, columns: Sequence[Sequence[Value]], count: int) -> list[bytes]:
-        """A line for each of ``count`` rows, in which every value is known. Raises WireError."""
+        """Returns a line for each of ``count`` rows, in which every value is known. Raises WireError."""
         texts = whole_columns(self._shape, columns, self._kinds)
         assert texts is not None, "a row with unchanged values is no document"
         self._count_nulled(texts, columns)
@@ -122,7 +122,7 @@ class DocumentForm:
         return [_hashed(text) if _needs_hash(text) else json_text for text, json_text in zip(texts, whole, strict=True)]
 
     def keyed(self, columns: Sequence[Sequence[Value]], ids: Sequence[RowId], documents: list[bytes]) -> list[bytes]:
-        """``documents`` with the keys whose ids are hashed."""
+        """Returns ``documents`` with the keys whose ids are hashed."""
         hashed = [i for i, row_id in enumerate(ids) if row_id.startswith(b'"' + HASHED)]
         for i in hashed:
             documents[i] = with_field(documents[i], KEY_FIELD, self.key_text([column[i] for column in columns]))
@@ -158,7 +158,7 @@ def position_id(version: int, ordinal: int) -> RowId:
 
 
 def with_field(document: bytes, name: str, text: bytes) -> bytes:
-    """A document line with one field more."""
+    """Returns a document line with one field more."""
     separator = b"" if document == b"{}\n" else b","
     return document[:-2] + separator + orjson.dumps(name) + b":" + text + b"}\n"
 
@@ -186,7 +186,7 @@ def _read(text: str, cut: Iterable[str]) -> Fields:
 
 
 def _cut(text: str) -> tuple[str, list[str]]:
-    """``text`` with NaN for each value that is nested too deep, and those."""
+    """Returns ``text`` with NaN for each value that is nested too deep, and those."""
     kept, cut = [], []
     level = begin = done = 0
     for token in _STRING_OR_BRACKET.finditer(text):
@@ -203,7 +203,7 @@ def _cut(text: str) -> tuple[str, list[str]]:
 
 
 def document_of(fields: Mapping[str, Any]) -> bytes:
-    """The line."""
+    """Returns the document as a line."""
     try:
         return orjson.dumps(fields) + b"\n"
     except orjson.JSONEncodeError:  # half a character, which PostgreSQL takes in a json, and Python too
@@ -263,7 +263,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _indexable(value: Any, path_bytes: int) -> Any:
-    """``value`` without leaves that are no terms; _CUT where it is one itself."""
+    """Returns ``value`` without leaves that are no terms; _CUT where it is one itself."""
     match value:
         case dict():
             below = ((name, _indexable(each, path_bytes + 1 + _bytes(name))) for name, each in value.items())

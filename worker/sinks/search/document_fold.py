@@ -180,7 +180,7 @@ class DocumentFold:
         ]
 
     def blamed(self, target: str, row_id: RowId, otherwise: At) -> At:
-        """The change to name when a document is refused."""
+        """Returns the change to name when a document is refused."""
         return otherwise if self._firsts is None else self._firsts.get((target, row_id), otherwise)
 
     def _truncate(self, table: Table, at: At) -> None:
@@ -244,7 +244,7 @@ class DocumentFold:
             self.bytes += len(document)
 
     def _put(self, target: str, entries: dict[RowId, Entry], row_id: RowId, whole: Whole) -> None:
-        """A whole document, or its deletion."""
+        """Puts a whole document, or its deletion, under its id."""
         left, at = self._left.get(target, {}), At(whole.version, whole.ordinal)
         if row_id not in left:
             entries[row_id] = whole
@@ -342,7 +342,8 @@ class _DocumentRows:
 
 
 def _completed(changes: TableChanges) -> Sequence[Sequence[Value]]:
-    """The new rows, with values of the old ones where they were not sent again, as far as the identity has them."""
+    """Returns the new rows, with values of the old ones where they were not sent again, as far as the identity has
+    them."""
     if changes.old is None or changes.old_kinds is None or not _has_unchanged(changes):
         return changes.new
     columns = [list(column) for column in changes.new]

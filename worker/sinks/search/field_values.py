@@ -74,7 +74,7 @@ def _zone(zone: bytes | None) -> bytes:
 
 
 def objects(values: Sequence[bytes]) -> JsonColumn:
-    """json and jsonb for a field that takes objects only."""
+    """Returns json and jsonb for a field that takes objects only; any other value is put into one."""
     texts = documents(values).texts
     return JsonColumn([text if _is_object(text) else b'{"value":%b}' % text for text in texts], b"")
 

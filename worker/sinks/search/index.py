@@ -112,7 +112,7 @@ class IndexCatalog:
         self._server: ServerKind | None = None
 
     def server(self) -> ServerKind:
-        """Asked once."""
+        """Returns the server's kind, which is asked for once."""
         if self._server is None:
             _, root = self._connection.ask("GET", "/")
             self._server = ServerKind.of(root.get("version", {}) if isinstance(root, dict) else {})
@@ -225,7 +225,7 @@ class IndexCatalog:
         return made
 
     def replace(self, table: Table) -> Generation:
-        """A new and empty generation in the place of the current one, which goes."""
+        """Makes a new and empty generation in the place of the current one, which goes."""
         alias = self.alias(table)
         made, altered = None, _altered_of(self.current(table))
         while made is None:

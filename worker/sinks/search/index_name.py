@@ -51,7 +51,7 @@ class Generation:
 
     @classmethod
     def named(cls, name: str) -> Generation | None:
-        """The one whose index has that name; None when none has."""
+        """Returns the generation whose index has that name; None when none has."""
         return cls.parse(name.rpartition("-")[0], name)
 
     @classmethod

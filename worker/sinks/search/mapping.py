@@ -119,7 +119,8 @@ class TableMapping:
 
 
 def field_name(column: str) -> str:
-    """A column's name as a field's: what has a meaning there (a dot makes an object) is replaced by its code, as in a URL."""
+    """Returns a column's name as a field's: what has a meaning there (a dot makes an object) is replaced by its code,
+    as in a URL."""
     escaped = "".join(f"%{ord(each):02X}" if each in ".*%" or ord(each) < 0x20 else each for each in column)
     if escaped in _META_FIELDS:
         return "%5F" + escaped[1:]
@@ -240,13 +241,13 @@ def base_type(column: Column) -> str:
 
 
 def usual_converter(column: Column) -> Converter:
-    """Default converter for the column's type (arrays: the element type). A mapping file may override it. Same for
-    Elasticsearch and OpenSearch."""
+    """Returns the default converter for the column's type (arrays: the element type). A mapping file may override it.
+    Same for Elasticsearch and OpenSearch."""
     return _scalar(base_type(column), column.typmod, column.type_name.removesuffix("[]"), Dialect.OPENSEARCH)[1]
 
 
 def numeric_modifiers(column: Column) -> tuple[int, int]:
-    """Precision and scale; (0, 0) where none is declared."""
+    """Returns precision and scale; (0, 0) where none is declared."""
     return _declared(column.typmod, column.type_name)
 
 

@@ -33,7 +33,7 @@ class RequestSize:
         return self._share * self._most_bytes
 
     def note_refusal(self, items: int, size: int = 0) -> None:
-        """A request of so many items and bytes was too much: the next ones have half of it."""
+        """Notes that a request of so many items and bytes was too much: the next ones have half of it."""
         self._share = max(1 / self._most_items, min(self._share, self._share_of(items, size) / 2))
 
     def note_answer(self, seconds: float, items: int, size: int = 0) -> None:

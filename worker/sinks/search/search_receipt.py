@@ -41,7 +41,7 @@ class SearchReceipt:
     bulk_seconds: Sequence[float] = ()
 
     def encode(self) -> bytes:
-        """JSON."""
+        """Encodes as JSON."""
         return orjson.dumps(
             {
                 "patches": list(map(_encode_patch, self.patches)),
@@ -103,7 +103,7 @@ def check_indexes(told: Sequence[SearchReceipt | Tally]) -> None:
 
 
 def summed(receipts: Iterable[SearchReceipt]) -> dict[str, int]:
-    """Outcomes of all of them."""
+    """Returns outcomes of all of them."""
     found: dict[str, int] = {}
     for receipt in receipts:
         for outcome, count in receipt.outcomes.items():

@@ -144,7 +144,7 @@ BLOCK_REMEDY = (
 
 
 def error_type(answer: bytes) -> str:
-    """The type of the error in an answer's body; "" when it names none."""
+    """Returns the type of the error in an answer's body; "" when it names none."""
     return _of_error(answer, "type")
 
 
@@ -179,7 +179,7 @@ def rights_remedy(settings: SearchSinkSettings) -> str:
 
 
 def path_of(name: str) -> str:
-    """An index's or alias's name as a part of a path."""
+    """Returns an index's or alias's name as a part of a path."""
     return quote(name, safe="*,-_.")
 
 
@@ -203,7 +203,7 @@ class ConnectionPool:
         self._is_aborted = False
 
     def mine(self) -> ServerConnection:
-        """The calling thread's."""
+        """Returns the calling thread's connection."""
         connection: ServerConnection | None = getattr(self._own, "connection", None)
         if connection is None:
             with self._lock:

@@ -136,7 +136,7 @@ class SearchSink:
         return SearchWriter(self._search, guide, self._altered, dict(self._emptied), blames_first)
 
     def apply_ddl(self, definition: PublishedDefinition, position: Position) -> None:
-        """Carried out when the batch is known to hold no more of them."""
+        """Notes a definition, which is carried out when the batch is known to hold no more."""
         self._given.append((definition, position))
 
     def commit(self, receipts: Iterable[Receipt], stream_created: str) -> Applied:

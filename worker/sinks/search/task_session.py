@@ -100,7 +100,7 @@ class SearchTaskSession:
         self._altered_forms.clear()
 
     def field_names(self) -> frozenset[str]:
-        """Names of the fields of all documents made so far."""
+        """Returns names of the fields of all documents made so far."""
         return frozenset(name for form in self._all_forms() for name in form.field_names)
 
     def nulled(self) -> int:

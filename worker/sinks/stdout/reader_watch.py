@@ -39,7 +39,7 @@ class ReaderWatch:
                 self._note_taken()
 
     def taken(self) -> None:
-        """The reader has taken some of what is being written."""
+        """Notes that the reader has taken some of what is being written."""
         with self._lock:
             self._since = time.monotonic()
             self._note_taken()

@@ -119,7 +119,7 @@ class CatchingUp:
             self.schedule(subscriber, pause_s)
 
     def _read(self, subscriber: Subscriber) -> float:
-        """The requests of the next messages. Returns how long to wait when they cannot be read."""
+        """Reads the requests of the next messages. Returns how long to wait when they cannot be read."""
         begin, applied = subscriber.sequence, self._applied()
         if begin >= applied:
             return 0.0

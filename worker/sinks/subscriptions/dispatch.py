@@ -85,7 +85,7 @@ class Dispatch:
                 log.error("a delivery ended in a defect", reason=str(unexpected(error, "a delivery")))
 
     def _next(self) -> Work | None:
-        """None: this thread is not needed any more."""
+        """Returns None when this thread is not needed any more."""
         with self._changed:
             while not self._ready and not self._is_closed:
                 self._idle += 1

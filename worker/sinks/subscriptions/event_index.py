@@ -71,7 +71,7 @@ class _ViewIndex:
 
 
 def _patterns(kind: EventKind) -> Iterator[EventKind]:
-    """All filter values that match this event kind (exact and wildcard)."""
+    """Yields all filter values that match this event kind (exact and wildcard)."""
     for schema in (kind.schema, ""):
         for table in (kind.table, ""):
             yield EventKind(schema, table, kind.event)

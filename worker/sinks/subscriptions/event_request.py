@@ -29,7 +29,7 @@ class EventRequest(NamedTuple):
         return b"[" + b",".join(self.texts) + b"]"
 
     def identify(self, group: str, subscription: str, body: bytes) -> str:
-        """``orders/5f0c…/16/B374D848:3-16/B374D848:9/1f0c…``: no full stop, which separates what is signed."""
+        """Returns ``orders/5f0c…/16/B374D848:3-16/B374D848:9/1f0c…``: no full stop, which separates what is signed."""
         first, last = (line_fields(text)["position"] for text in (self.texts[0], self.texts[-1]))
         span = first if first == last else f"{first}-{last}"
         digest = hashlib.sha256(body).hexdigest()[:_DIGEST_LETTERS]
@@ -53,7 +53,7 @@ class OpenRequest:
         self._bytes = 0
 
     def add(self, sequence: int, texts: Sequence[bytes]) -> Iterator[EventRequest]:
-        """The requests that are full now. ``texts`` are all the events of that message that the receiver wants."""
+        """Yields the requests that are full now. ``texts`` are all the events of that message that the receiver wants."""
         size = sum(map(len, texts))
         if self._texts and (len(self._texts) + len(texts) > self._size.events or self._bytes + size > self._size.bytes):
             yield from self.flush()

@@ -143,12 +143,12 @@ def _section(message: MessageChanges, digest: bytes) -> list[bytes]:
 
 
 def _told(sequence: int, digest: bytes, text: bytes) -> list[bytes]:
-    """A section without events."""
+    """Returns a section without events."""
     return [_HEADER.pack(sequence, digest, 0, len(text)), text]
 
 
 def decode_events(body: bytes) -> Iterator[MessageEvents]:
-    """The messages of a receipt's body in order."""
+    """Yields the messages of a receipt's body in order."""
     if not body:
         return
     count, offset = _COUNT.unpack_from(body)[0], _COUNT.size
@@ -181,7 +181,7 @@ def decode_events(body: bytes) -> Iterator[MessageEvents]:
 
 
 def _decode_section(body: bytes, offset: int, count: int, kinds: Sequence[EventKind]) -> tuple[list[Event], int]:
-    """The events, and where they end."""
+    """Returns the events, and where they end."""
     numbers = struct.unpack_from(f"<{count}H", body, offset)
     offset += 2 * count
     lengths = struct.unpack_from(f"<{count}I", body, offset)

@@ -48,7 +48,7 @@ class LivePass:
         self._is_halted = False
 
     def begin(self, members: Sequence[Subscriber]) -> None:
-        """A batch. ``members`` are LIVE."""
+        """Begins a batch. ``members`` are LIVE."""
         if members != self._members:
             self._members, self._index = members, EventIndex(members)
         self._open = {}

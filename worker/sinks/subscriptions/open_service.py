@@ -57,7 +57,7 @@ class OpenService:
         self._book.follow(self.receivers.take, self.receivers.standings)
 
     def store(self) -> None:
-        """Durable when it returns. Raises TransientError."""
+        """Stores states, which are durable when it returns. Raises TransientError."""
         if self._book is not None:
             self._book.store(self.receivers.standings)
 

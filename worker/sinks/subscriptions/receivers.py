@@ -62,7 +62,7 @@ class Receivers:
                 self._schedule(subscriber)
 
     def views(self) -> Sequence[EventView]:
-        """The views to compute, in addition to the common events."""
+        """Returns the views to compute, in addition to the common events."""
         with self._lock:
             receiving = [each for each in self._all.values() if each.standing is not Standing.PAUSED]
             views = {each.view for each in receiving if each.view is not None}

@@ -106,13 +106,13 @@ class Subscriber:
         self.standing = Standing.PAUSED if state.state == Standing.PAUSED.value else Standing.BEHIND
 
     def state(self) -> ReceiverState:
-        """The state, of a receiver that is not LIVE, for users and for the next process."""
+        """Returns the state, of a receiver that is not LIVE, for users and for the next process."""
         state = "failing" if self.standing is Standing.BEHIND and self.failures else self.standing.value
         facts = self.failing_since, self.failures, self.reason, self.missed, self.resumed
         return ReceiverState(self.sequence, state, *facts)
 
     def begin_sending(self) -> EventRequest:
-        """The first request that waits is under way."""
+        """Notes that the first request that waits is under way, and returns it."""
         self.sent_at, self._sent_after = time.monotonic(), self.resumed
         return self.pending[0]
 
@@ -121,7 +121,7 @@ class Subscriber:
         self._count(request, 1)
 
     def drop_last(self) -> None:
-        """The last one that waits."""
+        """Drops the last request that waits."""
         self._count(self.pending.pop(), -1)
 
     def drop_pending(self) -> None:

@@ -73,7 +73,8 @@ class SubscriptionBook:
         self._thread.start()
 
     def store(self, standings: Callable[[], Standings]) -> None:
-        """Durable when it returns; nothing is written when nothing changed. Raises TransientError."""
+        """Stores states, which are durable when it returns; nothing is written when nothing changed. Raises
+        TransientError."""
         assert self._bucket is not None, "open comes first"
         with self._storing:
             current = standings()

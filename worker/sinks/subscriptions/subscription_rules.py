@@ -74,7 +74,7 @@ class EventView:
 
     @classmethod
     def of(cls, record: SubscriptionRecord) -> EventView | None:
-        """None when it brings no rules: then it sees changes as the worker does."""
+        """Returns None when it brings no rules: then it sees changes as the worker does."""
         return cls(record.schema, record.table, record.rules) if record.rules else None
 
     @property
@@ -85,9 +85,9 @@ class EventView:
         return self.schema in ("", schema) and self.table in ("", table)
 
     def apply(self, message: MessageChanges, names: Mapping[int, TableName], seconds: float = LONGEST_S) -> MessageChanges | None:
-        """The message's part that this covers, after the rules; None when it covers nothing that rules are about, so
-        that the common events apply. ``names`` are other names that tables have, by OID. Raises RulesFailedError, also
-        when the rules are not done after so many ``seconds`` of the processor."""
+        """Returns the message's part that this covers, after the rules; None when it covers nothing that rules are
+        about, so that the common events apply. ``names`` are other names that tables have, by OID. Raises
+        RulesFailedError, also when the rules are not done after so many ``seconds`` of the processor."""
         try:
             transformation = replace(_transformation(self.rules), names=names)
             covered = self._covered(message)

@@ -42,7 +42,8 @@ class Deliveries:
         self._refusals = Refusals()
 
     def begin_pass(self) -> None:
-        """A batch is looked at, for the first time or again: the worker has dealt with what was refused in the pass before."""
+        """Begins a pass over a batch, for the first time or again: the worker has dealt with what was refused in the
+        pass before."""
         self._refused_rows.clear()
         self._rejections.clear()
         self._refusals.begin_pass()
@@ -80,7 +81,7 @@ class Deliveries:
         return going
 
     def note_refused(self, lane: int, line: PlacedLine, status: int) -> None:
-        """The receiver refuses this line alone. Raises as ``check`` when it is enough for this pass."""
+        """Notes that the receiver refuses this line alone. Raises as ``check`` when it is enough for this pass."""
         rejection = Rejection(_position(line, status), f"the webhook's receiver answered with status {status}")
         with self._lock:
             self._refusals.note_refused(f"status {status}", speaks_of_place=status in OF_PLACE)

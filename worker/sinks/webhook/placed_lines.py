@@ -120,7 +120,7 @@ class LineSection:
     texts: Sequence[bytes] = field(default_factory=list)
 
     def encode(self) -> list[bytes]:
-        """Pieces of a receipt's body; none when there are no lines."""
+        """Returns pieces of a receipt's body; none when there are no lines."""
         count = len(self.texts)
         if not count:
             return []
@@ -134,7 +134,7 @@ class LineSection:
 
 
 def decode_sections(body: bytes) -> Iterator[PlacedLine]:
-    """The lines of a receipt's body in order."""
+    """Yields the lines of a receipt's body in order."""
     offset = 0
     while offset < len(body):
         sequence, track, count = _HEADER.unpack_from(body, offset)

@@ -31,7 +31,7 @@ _OURS = frozenset({"host", "connection", "content-length", "content-type", "tran
 
 
 def fixed_headers(given: Mapping[str, str], token: str) -> dict[str, str]:
-    """``given`` and what goes with them. Raises UsageError, which names a header but not its value."""
+    """Returns ``given`` and what goes with them. Raises UsageError, which names a header but not its value."""
     for name, value in given.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise UsageError(f"webhook-headers: the header {name!r} is malformed", "write NAME=VALUE, in printable ASCII")
@@ -78,7 +78,7 @@ class Signer:
 
 
 def decode_secrets(secrets: str, option: str = "webhook-secret") -> tuple[bytes, ...]:
-    """The keys of what ``Signer.parse`` takes. Raises UsageError, which names ``option`` but no secret."""
+    """Returns the keys of what ``Signer.parse`` takes. Raises UsageError, which names ``option`` but no secret."""
     return tuple(_decode_secret(secret, option) for secret in secrets.split())
 
 
@@ -171,14 +171,14 @@ class RequestCutter:
 
 
 def request_key(group: str, worker: str, lines: Sequence[PlacedLine], body: bytes) -> str:
-    """``orders/webhook/16/B374D848:3-16/B374D848:9/1f0c…``: no full stop, which separates what is signed."""
+    """Returns ``orders/webhook/16/B374D848:3-16/B374D848:9/1f0c…``: no full stop, which separates what is signed."""
     first, last = change_name(lines[0]), change_name(lines[-1])
     span = first if len(lines) == 1 else f"{first}-{last}"
     return f"{group}/{worker}/{span}/{hashlib.sha256(body).hexdigest()[: 2 * DIGEST_BYTES]}"
 
 
 def change_name(line: PlacedLine) -> str:
-    """The change's position, or what takes its place for a copied row and for a transaction's begin and commit."""
+    """Returns the change's position, or what takes its place for a copied row and for a transaction's begin and commit."""
     facts = read_line(line.text)
     if facts.position:
         return facts.position

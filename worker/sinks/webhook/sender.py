@@ -146,7 +146,7 @@ class RequestSender:
         self._connection.close()
 
     def _send(self, lines: Sequence[PlacedLine]) -> int:
-        """The status of an answer that accepts or refuses."""
+        """Sends; returns the status of an answer that accepts or refuses."""
         template = self._template
         body = template.format.body(lines)
         key = request_key(template.group, template.worker, lines, body)

@@ -14,7 +14,7 @@ DIRECTORY = Path(pgsluice.__file__).parent / "schemas"
 
 
 def generated_files() -> dict[str, str]:
-    """Each file's text, by its name."""
+    """Returns each file's text, by its name."""
     files = {}
     for declared in FORMATS:
         files[f"{declared.stem}.schema.json"] = json.dumps(json_schema(declared), indent=2) + "\n"

@@ -60,7 +60,7 @@ def fields_of(declared: type) -> Iterator[FieldHint]:
 
 
 def description_of(declared: type) -> str:
-    """The docstring on one line, without the marks of code."""
+    """Returns the docstring on one line, without the marks of code."""
     return " ".join((declared.__doc__ or "").split()).replace("``", "")
 
 

@@ -205,7 +205,7 @@ class Alteration:
     def _look(
         self, place: tuple[str, str], known: KnownTable, was: TableDefinition, now: TableDefinition, difference: Difference
     ) -> TableHere | None:
-        """The target's table as it is after the statements so far; None when it is not there."""
+        """Returns the target's table as it is after the statements so far; None when it is not there."""
         found = self.connection.execute(_LOOK, place).fetchone()
         if found is None:
             return None
@@ -242,7 +242,7 @@ class Alteration:
         return {}
 
     def _alter_type(self, was: TypeDefined, now: TypeDefined) -> None:
-        """The type of that name, if the target has one. Where it has text instead, rows bring the labels."""
+        """Alters the type of that name, if the target has one. Where it has text instead, rows bring the labels."""
         name = f"{was.schema}.{was.name}"
         if self._is_applied(DefinitionKind.ENUM):
             self._execute_all(renaming_of(self.connection, (was.schema, was.name), (now.schema, now.name)), name)
@@ -277,7 +277,8 @@ class Alteration:
 
 
 def _numbers_here(by_name: Mapping[str, int], known: KnownTable, was: TableDefinition, now: TableDefinition) -> dict[int, int]:
-    """The numbers of the target's columns by those of the source's: where rows went to, or else those of their names."""
+    """Returns the numbers of the target's columns by those of the source's: where rows went to, or else those of their
+    names."""
     there, before = set(by_name.values()), set(was.columns)
     found: dict[int, int] = {}
     for column in (*now.columns, *was.columns):  # earlier columns may be remembered by their earlier name

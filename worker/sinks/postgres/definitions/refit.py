@@ -84,8 +84,8 @@ class _Refit:
         yield from self._keying({name: found.name for name, found in here.items()}, gone)
 
     def columns(self) -> dict[str, TargetColumn]:
-        """The target's columns by the current names of the source: the columns that rows went to, or else the ones of
-        those names."""
+        """Returns the target's columns by the current names of the source: the columns that rows went to, or else the
+        ones of those names."""
         by_name = {each.name: each for each in self.entry.columns}
         pairs = [
             (column.name, self._numbered(self.known.columns.get(self._name_before(column), 0))) for column in self.table.columns
@@ -106,7 +106,7 @@ class _Refit:
         return {number: name for name, number in numbers.items() if number}
 
     def _name_before(self, column: Column) -> str:
-        """ "" for a column that is new."""
+        """Returns "" for a column that is new."""
         if not self._names_before or not column.number:
             return column.name
         return self._names_before.get(column.number, "")

@@ -42,7 +42,7 @@ def find_type(connection: Connection, place: tuple[str, str]) -> TypeHere | None
 
 
 def renaming_of(connection: Connection, was: tuple[str, str], now: tuple[str, str]) -> list[Statement]:
-    """No statement where the target has no such type, or has one of the new name."""
+    """Returns no statement where the target has no such type, or has one of the new name."""
     if was == now or find_type(connection, was) is None or find_type(connection, now) is not None:
         return []
     return list(moving(sql.SQL("TYPE"), was, now))
@@ -57,7 +57,7 @@ def renaming_by_column(connection: Connection, was: DefinedColumn, now: DefinedC
 
 
 def labelling(connection: Connection, was: TypeDefined, now: TypeDefined) -> list[Statement]:
-    """Labels of an enum."""
+    """Returns the statements for labels of an enum."""
     here = find_type(connection, (now.schema, now.name))
     return enum_statements(*here.place, was.labels, now.labels) if here is not None and here.kind == _ENUM else []
 

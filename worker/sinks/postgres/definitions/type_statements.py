@@ -51,7 +51,7 @@ def _adding_label(identifier: sql.Identifier, labels: Sequence[EnumLabel], index
 
 
 def added_attributes(was: TypeDefined, now: TypeDefined) -> list[TypeAttribute]:
-    """Attributes that are new or have another type: the target has to know their types."""
+    """Returns attributes that are new or have another type: the target has to know their types."""
     before = {each.number: each.type_oid for each in was.attributes or ()}
     return [each for each in now.attributes or () if before.get(each.number) != each.type_oid]
 

@@ -43,8 +43,8 @@ class BlamedPositions:
                     assert_never(unreachable)
 
     def label(self, folded: FoldedPartition) -> FoldedPartition:
-        """``folded``, whose pieces all hold text, with two more columns: the row's number from 0 and its position. Keys that are
-        deleted and may be of no row are the last ones of their piece."""
+        """Returns ``folded``, whose pieces all hold text, with two more columns: the row's number from 0 and its
+        position. Keys that are deleted and may be of no row are the last ones of their piece."""
         return replace(folded, pieces=tuple(self._labelled(piece) for piece in folded.pieces))
 
     def _add_part(self, part: TableChanges, positions: Sequence[Position]) -> None:
@@ -112,7 +112,7 @@ def _whole(part: TableChanges) -> Sequence[Sequence[Value]]:
 
 
 def _key_of(piece: Piece, line: bytes) -> bytes:
-    """The text of the key in a staged row, whose columns ``PieceKind`` lists."""
+    """Returns the text of the key in a staged row, whose columns ``PieceKind`` lists."""
     if piece.kind is PieceKind.DELETE:
         return line
     fields = split_fields(line)

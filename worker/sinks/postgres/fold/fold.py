@@ -141,7 +141,7 @@ def _differs(one: Table, other: Table) -> bool:
 
 
 def _each_change(message: MessageChanges) -> Sequence[Part]:
-    """The message's changes one by one, in commit order."""
+    """Returns the message's changes one by one, in commit order."""
     changes: list[tuple[int, Part]] = []
     for part in message.parts:
         match part:

@@ -85,7 +85,7 @@ class KeyedFold:
         return self._add_each(changes, start, unchanged)
 
     def _keys(self, columns: Sequence[Sequence[Value]]) -> Any:
-        """The key of each row, from the new or the old columns."""
+        """Returns the key of each row, from the new or the old columns."""
         if len(self._key) == 1:
             return columns[self._key[0]]
         return zip(*(columns[i] for i in self._key), strict=True)
@@ -229,7 +229,7 @@ class KeyedFold:
 
 
 def _over(earlier: Row, later: Row) -> Row:
-    """The later image of a row, with the earlier one's values for UNCHANGED."""
+    """Returns the later image of a row, with the earlier one's values for UNCHANGED."""
     return tuple(before if after is UNCHANGED else after for before, after in zip(earlier, later, strict=True))
 
 

@@ -123,16 +123,16 @@ class FoldedPartition:
     definitions: tuple[PublishedDefinition, ...] = ()
 
     def stages(self) -> list[str]:
-        """Names of the tables that rows were staged in."""
+        """Returns names of the tables that rows were staged in."""
         # a single kind: lists the pieces of one kind
         return [piece.content.name for piece in self.pieces if isinstance(piece.content, StagedRows)]
 
     def parked_tables(self) -> list[str]:
-        """Names of the tables that text was parked in, each once."""
+        """Returns names of the tables that text was parked in, each once."""
         return list(dict.fromkeys(piece.content.table for piece in self.pieces if isinstance(piece.content, ParkedText)))
 
     def encode(self) -> bytes:
-        """u32 length + JSON, then the COPY text of all pieces that carry it."""
+        """Encodes: u32 length + JSON, then the COPY text of all pieces that carry it."""
         tables: dict[Table, int] = {}
 
         def number(table: Table) -> int:
@@ -263,7 +263,7 @@ def _decode_definition(text: str) -> PublishedDefinition:
 
 
 def _decode_pieces(tables: Sequence[Table], listed: list[Any], body: bytes, start: int) -> tuple[tuple[Piece, ...], int]:
-    """The pieces, and where the text of the last one ends."""
+    """Returns the pieces, and where the text of the last one ends."""
     pieces = []
     for table, round_number, kind, rows, absent, content in listed:
         source: bytes | StagedRows | ParkedText | HandedText

@@ -254,7 +254,7 @@ class Merge:
             self.row_merge.apply(self._orders(pieces)[0], self._merge)
 
     def _merge_as_one(self, pieces: list[Piece]) -> None:
-        """A round, all of it or nothing."""
+        """Merges a round, all of it or nothing."""
         if pieces:
             self._apply_round(*self._orders(pieces))
 
@@ -293,9 +293,9 @@ class Merge:
         self.missing.update(before)
 
     def _referenced_first(self, tables: Iterable[Table]) -> tuple[dict[Table, int], bool]:
-        """A place for each table, after the places of the tables it refers to. Tables that refer to each other in a
-        circle get places in some sequence: only deferred constraints can serve them. Also returns whether there is a
-        circle."""
+        """Returns a place for each table, after the places of the tables it refers to. Tables that refer to each other
+        in a circle get places in some sequence: only deferred constraints can serve them. Also returns whether there is
+        a circle."""
         targets = [self.targets[table] for table in tables]
         present = {target.oid for target in targets}
         references = {target.oid: (target.references & present) - {target.oid} for target in targets}

@@ -206,7 +206,7 @@ class ReferencingKeys:
 
 
 def _key_prefixes(kind: PieceKind) -> tuple[str, ...]:
-    """The columns of a stage in which keys are: those of the rows now, of the rows before, or both."""
+    """Returns the columns of a stage in which keys are: those of the rows now, of the rows before, or both."""
     match kind:
         case PieceKind.INSERT | PieceKind.UPSERT | PieceKind.PATCH | PieceKind.IN_ORDER:
             return ("c",)

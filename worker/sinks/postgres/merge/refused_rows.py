@@ -159,7 +159,7 @@ def few_of(things: Sequence[T], does: Callable[[Sequence[T]], bool], most_trials
 
 
 def _failed_row(error: psycopg.Error, low: int, high: int) -> int | None:
-    """The row at which COPY failed, when the range is small enough to copy the rows before it once more."""
+    """Returns the row at which COPY failed, when the range is small enough to copy the rows before it once more."""
     found = _LINE.match(error.diag.context or "")
     if found is None or high - low > CHUNK_ROWS:
         return None

@@ -45,7 +45,7 @@ class Replacements:
         return replace(target, place=(TARGET_SCHEMA, self._name(target)), is_partitioned=False, has_rules=False)
 
     def forget(self, connection: Connection, target: TargetTable) -> None:
-        """Rows of a run that will never be whole."""
+        """Forgets rows of a run that will never be whole."""
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(own_table(self._name(target))))
 
     def begin(self, connection: Connection, target: TargetTable) -> None:

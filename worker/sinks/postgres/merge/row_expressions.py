@@ -17,13 +17,14 @@ def staged_value(prefix: str, column: int) -> sql.Composed:
 
 
 def on_key(target: TargetTable, prefix: str) -> sql.Composed:
-    """The target's row is the one whose key the staged row has in its ``c`` or in its ``k`` columns."""
+    """Returns the condition that the target's row is the one whose key the staged row has in its ``c`` or in its ``k``
+    columns."""
     return same_key(target, prefix, sql.SQL("target"))
 
 
 def same_key(target: TargetTable, prefix: str, row: sql.SQL) -> sql.Composed:
-    """``row``, a name of the target's table in the statement, is the row whose key the staged one has in its ``c`` or ``k``
-    columns."""
+    """Returns the condition that ``row``, a name of the target's table in the statement, is the row whose key the
+    staged one has in its ``c`` or ``k`` columns."""
     return sql.SQL(" AND ").join(
         sql.SQL("{}.{} {} {}").format(row, name_of(target, i), equality_operator(target, i), value)
         for i, value in zip(target.table.key, staged_key(target, prefix), strict=True)
@@ -31,7 +32,7 @@ def same_key(target: TargetTable, prefix: str, row: sql.SQL) -> sql.Composed:
 
 
 def key_texts(target: TargetTable, prefix: str) -> sql.Composed:
-    """The staged row's key as an array of texts."""
+    """Returns the staged row's key as an array of texts."""
     values = sql.SQL(", ").join(sql.SQL("{}::text").format(value) for value in staged_key(target, prefix))
     return sql.SQL("ARRAY[{}]").format(values)
 
@@ -47,7 +48,7 @@ def equality_operator(target: TargetTable, column: int) -> sql.SQL:
 
 
 def sent_value(target: TargetTable, kind: PieceKind, column: int) -> sql.Composed:
-    """The value that the row is to have: what was sent, else what it has."""
+    """Returns the value that the row is to have: what was sent, else what it has."""
     if kind is PieceKind.UPSERT:
         return staged_value("c", column)
     return sql.SQL("CASE get_bit(staged.unchanged, {}) WHEN 0 THEN {} ELSE target.{} END").format(
@@ -64,8 +65,8 @@ def is_distinct(target: TargetTable, column: int, value: sql.Composable) -> sql.
 
 
 def is_same(target: TargetTable, column: int, record: sql.Composable) -> sql.Composed:
-    """SQL: the target's value is the old one in ``record``, by its text, unless ``=`` is equivalent (then an index can
-    help)."""
+    """Returns SQL: the target's value is the old one in ``record``, by its text, unless ``=`` is equivalent (then an
+    index can help)."""
     name, old = name_of(target, column), sql.SQL("{}.{}").format(record, sql.Identifier(f"o{column + 1}"))
     if column not in target.exact:
         return sql.SQL('target.{}::text COLLATE "C" IS NOT DISTINCT FROM {}::text COLLATE "C"').format(name, old)

@@ -153,7 +153,7 @@ def lock_capacity(connection: Connection) -> int:
 
 
 def drop_stages(connection: Connection, names: Sequence[str]) -> None:
-    """DROPPED_AT_ONCE in a statement, which is a transaction unless the caller has one open."""
+    """Drops stages, DROPPED_AT_ONCE in a statement, which is a transaction unless the caller has one open."""
     for first in range(0, len(names), DROPPED_AT_ONCE):
         identifiers = sql.SQL(", ").join(own_table(name) for name in names[first : first + DROPPED_AT_ONCE])
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifiers))
@@ -221,7 +221,7 @@ class Stage:
             start += width
 
     def statements(self, kind: PieceKind) -> list[bytes]:
-        """``merge_statements`` of ``kind``."""
+        """Returns ``merge_statements`` of ``kind``."""
         if kind not in self._rendered:
             self._rendered[kind] = [
                 statement.as_bytes()
@@ -272,8 +272,9 @@ class SessionStages:
         return identifier
 
     def _in_parts(self, target: TargetTable, kind: PieceKind, columns: Sequence[sql.Composable]) -> Stage:
-        """Tables with some of the columns each, which have the number of the row in common. Joined with the target, the columns
-        of a stage are more than PostgreSQL takes in one step: so they are put together first, where they are not too many."""
+        """Returns tables with some of the columns each, which have the number of the row in common. Joined with the
+        target, the columns of a stage are more than PostgreSQL takes in one step: so they are put together first, where
+        they are not too many."""
         size = PART_COLUMNS if kind is PieceKind.IN_ORDER else MOST_STAGE_COLUMNS // 2
         slices = [columns[first : first + size] for first in range(0, len(columns), size)]
         parts = [self._create(target, [sql.SQL("NULL::bigint AS part_row"), *few]) for few in slices]
@@ -315,7 +316,7 @@ class SessionStages:
             self._drop(shape)
 
     def roll_back(self) -> None:
-        """The transaction that made all of them was rolled back."""
+        """Notes that the transaction that made all of them was rolled back."""
         self._stages.clear()
 
     def _drop(self, shape: tuple[TargetTable, PieceKind]) -> None:

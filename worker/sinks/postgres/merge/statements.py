@@ -142,7 +142,7 @@ def _is_missing(target: TargetTable) -> Statement:
 
 
 def _is_whole(target: TargetTable) -> Statement:
-    """All values of the staged row were sent."""
+    """Returns the condition that all values of the staged row were sent."""
     return sql.SQL("unchanged = {}").format(_nothing_unchanged(target))
 
 
@@ -212,7 +212,8 @@ def delete_statement(target: TargetTable, stage: sql.Composable) -> Statement:
 
 
 def unmatched_query(target: TargetTable, kind: PieceKind, stage: sql.Composable, absent: int) -> Statement:
-    """The positions of the rows of ``stage``, which has labels, that meet no row; the last ``absent`` of them may."""
+    """Returns the query for the positions of the rows of ``stage``, which has labels, that meet no row; the last
+    ``absent`` of them may."""
     missing = sql.SQL("NOT EXISTS (SELECT FROM {} AS target WHERE {})").format(
         target.rows, on_key(target, "c" if kind is PieceKind.PATCH else "k")
     )
@@ -245,7 +246,8 @@ def _insert(target: TargetTable, stage: sql.Composable, *, where: sql.Composable
 
 
 def _set_by_key(target: TargetTable) -> list[int]:
-    """The columns that a row's new version is written to. A key that is equal without being the same text is written too."""
+    """Returns the columns that a row's new version is written to. A key that is equal without being the same text is
+    written too."""
     kept = target.fixed.union(target.table.key) if target.has_exact_key else target.fixed
     return [i for i in target.written if i not in kept]
 

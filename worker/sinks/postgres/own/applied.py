@@ -83,7 +83,8 @@ class AppliedRow:
         return connection.execute(self._insert, [*self._key, POSTGRES_EPOCH]).rowcount == 1
 
     def lock(self, connection: Connection) -> Applied | None:
-        """The position, locked until the transaction ends; waits for a transaction that is moving it. None without a row."""
+        """Returns the position, locked until the transaction ends; waits for a transaction that is moving it. None
+        without a row."""
         row = connection.execute(self._lock, self._key).fetchone()
         if row is None:
             return None

@@ -72,7 +72,8 @@ def hand_over(directory: str, first_sequence: int, texts: Sequence[bytes]) -> li
 
 
 def fetch_handed(handed: HandedText) -> Iterator[bytes]:
-    """The text in blocks. Raises TransientError when some of it is missing: then the rows have to be written again."""
+    """Yields the text in blocks. Raises TransientError when some of it is missing: then the rows have to be written
+    again."""
     start, end = handed.start, handed.start + handed.size
     with contextlib.suppress(FileNotFoundError), open(handed.path, "rb", buffering=0) as file:
         while block := os.pread(file.fileno(), min(_BLOCK_BYTES, end - start), start):

@@ -247,7 +247,7 @@ class KnownTables:
         connection.execute(_FORGET, self._owner)
 
     def forget_place(self, connection: Connection, known: KnownTable) -> None:
-        """No row of ``known`` goes there any more."""
+        """Forgets the place: no row of ``known`` goes there any more."""
         connection.execute(_FORGET_PLACE, [*self._owner, known.oid, *known.place])
 
     def moved_to(self, connection: Connection, table: Table, known: Known, found_oid: int | None) -> Name | None:
@@ -326,7 +326,7 @@ def _by_name(known: KnownTable) -> tuple[Jsonb, Jsonb]:
 
 
 def known_columns(table: Table, target_oid: int, known: Known) -> dict[str, int]:
-    """Numbers of columns of the target's table, by all names that the source's columns had."""
+    """Returns numbers of columns of the target's table, by all names that the source's columns had."""
     columns: dict[str, int] = {}
     for entry in known.get(table.oid, ()):
         if entry.target_oid == target_oid:

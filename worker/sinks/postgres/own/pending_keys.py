@@ -78,7 +78,7 @@ class PendingKeys:
                 _log.info("built a key", table=f"{schema}.{name}", columns=",".join(columns), seconds=seconds)
 
     def _build(self, connection: Connection, key: Key) -> bool:
-        """False when there was nothing to build."""
+        """Builds the key; returns False when there was nothing to build."""
         identifier = sql.Identifier(key.schema, key.table).as_string()
         found = connection.execute("SELECT to_regclass(%s)::oid", [identifier]).fetchone()
         oid = found[0] if found else None

@@ -14,7 +14,7 @@ from pgsluice.worker.sinks.postgres.target.connection import Connection
 
 
 def held_already(connection: Connection, tables: Sequence[Table]) -> list[str]:
-    """A sentence that names them, when there are any."""
+    """Returns a sentence that names them, when there are any."""
     catalog = read_catalog(connection, tables)
     places = {(table.schema, table.name): table.qualified_name for table in tables}
     found = [name for place, name in places.items() if place in catalog and holds_rows(connection, place, catalog[place])]
@@ -24,7 +24,7 @@ def held_already(connection: Connection, tables: Sequence[Table]) -> list[str]:
 
 
 def holds_rows(connection: Connection, place: tuple[str, str], entry: CatalogEntry) -> bool:
-    """False for a table that the role may not read: other findings are about that."""
+    """Returns False for a table that the role may not read: other findings are about that."""
     if entry.kind not in ("r", "p"):
         return False
     try:

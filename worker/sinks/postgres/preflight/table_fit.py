@@ -96,7 +96,7 @@ class TableFit:
         self.found = Findings(Subject.TARGET)
 
     def look(self, tables: Sequence[Table], types: Sequence[UserType], *, is_from_catalog: bool) -> None:
-        """See ``Incoming``."""
+        """Checks tables and types, as ``Incoming`` describes."""
         self._is_from_catalog = is_from_catalog
         knows = not missing_tables(self._connection) and self._role.may_use_schema
         known: Known = KnownTables.of(*self._owner).read(self._connection, tables) if knows else NOTHING_KNOWN
@@ -176,7 +176,7 @@ class TableFit:
         self._look_at_side_effects(table, grants)
 
     def _note_rights(self) -> None:
-        """One finding for all tables: they mostly lack the same."""
+        """Notes one finding for all tables: they mostly lack the same."""
         if self._grants:
             statements = tuple(dict.fromkeys(self._grants))
             fact = f"the target's role {self._role.user!r} lacks rights on {listed(self._out_of_reach)}"

@@ -164,7 +164,7 @@ def unique_keys(connection: Connection, oids: Sequence[int]) -> dict[int, list[s
 
 
 def tables_with_foreign_keys(connection: Connection) -> list[str]:
-    """The names of some, at most ten."""
+    """Returns the names of some, at most ten."""
     return [str(name) for (name,) in connection.execute(_WITH_FOREIGN_KEYS, [TARGET_SCHEMA]).fetchall()]
 
 
@@ -201,7 +201,7 @@ def _read(connection: Connection, names: Collection[tuple[str, str]]) -> Catalog
 
 
 def _by_oid(rows: Sequence[tuple[Any, ...]] = ()) -> dict[int, list[tuple[Any, ...]]]:
-    """The rest of each row, by its first column."""
+    """Returns the rest of each row, by its first column."""
     found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for oid, *rest in rows:
         found[oid].append(tuple(rest))

@@ -49,12 +49,12 @@ _WHO_MADE_IT_READ_ONLY = """
 
 
 def connect(settings: PostgresSinkSettings, application_name: str) -> Connection:
-    """A connection in autocommit mode that never prepares statements: the plan must see how large tables are now.
-    Of several hosts it chooses the one that takes writes, and so follows a failover. It makes settings by a statement and not by
-    libpq's ``options``, which a pooler in session mode may refuse.
+    """Opens a connection in autocommit mode that never prepares statements: the plan must see how large tables are now.
+    Of several hosts it chooses the one that takes writes, and so follows a failover. It makes settings by a statement
+    and not by libpq's ``options``, which a pooler in session mode may refuse.
 
-    Raises UsageError when the server refuses these settings, or when a pooler shares sessions; TransientError when it cannot be
-    reached or takes no writes.
+    Raises UsageError when the server refuses these settings, or when a pooler shares sessions; TransientError when it
+    cannot be reached or takes no writes.
     """
     parameters = libpq_parameters(settings.target) | {
         "application_name": application_name,

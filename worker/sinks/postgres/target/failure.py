@@ -158,13 +158,13 @@ def copy_error(error: PieceError, doing: str, *, is_last: bool) -> PgsluiceError
 
 
 def _condition(error: psycopg.Error) -> str:
-    """The condition's name as in the manual's appendix "PostgreSQL Error Codes", and its code."""
+    """Returns the condition's name as in the manual's appendix "PostgreSQL Error Codes", and its code."""
     words = _WORDS.sub(" ", type(error).__name__).lower()
     return f"{words}, SQLSTATE {error.sqlstate}" if error.sqlstate else words
 
 
 def _place(error: psycopg.Error, table: Table | None) -> str:
-    """The column and constraint that the server names."""
+    """Returns the column and constraint that the server names."""
     diagnostic = error.diag
     names = []
     if diagnostic.table_name and (table is None or diagnostic.table_name != table.name):
@@ -182,8 +182,8 @@ def _place(error: psycopg.Error, table: Table | None) -> str:
 
 
 def function_in(context: str) -> str:
-    """The outermost function in which an error of this context was raised; "" when it was raised in none. Lines before the
-    server's last ones may quote a statement with its values, so the last that fits is taken."""
+    """Returns the outermost function in which an error of this context was raised; "" when it was raised in none. Lines
+    before the server's last ones may quote a statement with its values, so the last that fits is taken."""
     for line in reversed(context.splitlines()):
         if found := _FUNCTION.match(line):
             return found.group(1) or found.group(2)

@@ -121,7 +121,7 @@ class MissingSequences:
             self._logged.setdefault(place, False)
 
     def log(self) -> None:
-        """One line for all tables noted since the one before."""
+        """Logs one line for all tables noted since the one before."""
         new = [".".join(place) for place, is_logged in self._logged.items() if not is_logged]
         if not new:
             return

@@ -45,7 +45,7 @@ def create_table(connection: Connection, table: Table) -> None:
 
 
 def table_definition(table: Table, types: list[str]) -> sql.Composed:
-    """CREATE TABLE with ``types`` as the columns' types, which must be types: they cannot be quoted."""
+    """Returns CREATE TABLE with ``types`` as the columns' types, which must be types: they cannot be quoted."""
     parts: list[sql.Composable] = []
     for column, type_name in zip(table.columns, types, strict=True):
         not_null = sql.SQL(" NOT NULL" if column.not_null else "")
@@ -63,14 +63,14 @@ class Key:
     is_primary: bool
 
     def definition(self) -> sql.Composed:
-        """The statement that builds it."""
+        """Returns the statement that builds it."""
         names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
         statement = "ALTER TABLE {} ADD PRIMARY KEY ({})" if self.is_primary else "CREATE UNIQUE INDEX ON {} ({})"
         return sql.SQL(statement).format(sql.Identifier(self.schema, self.table), names)
 
 
 def keys_of(table: Table) -> list[Key]:
-    """The primary key, and the key that replication goes by when that is another."""
+    """Returns the primary key, and the key that replication goes by when that is another."""
     positions = [(c.primary_key_position, i) for i, c in enumerate(table.columns) if c.primary_key_position is not None]
     primary_key = tuple(i for _, i in sorted(positions))
     keys = [_key(table, primary_key, is_primary=True)] if primary_key else []
@@ -246,7 +246,7 @@ def _check_columns(
 
 
 def _earlier_columns(table: Table, entry: CatalogEntry, known_numbers: Mapping[str, int]) -> list[str]:
-    """Columns at the target that the source had, and has no longer under that name."""
+    """Returns columns at the target that the source had, and has no longer under that name."""
     gone = known_numbers.keys() - {column.name for column in table.columns}
     return [column.name for column in entry.columns if column.name in gone and known_numbers[column.name] == column.number]
 

@@ -38,7 +38,7 @@ class TypeName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None for what is no name of a type, or has modifiers that are no numbers, as PostGIS's."""
+        """Returns None for what is no name of a type, or has modifiers that are no numbers, as PostGIS's."""
         parts = _TYPE_NAME.fullmatch(text)
         if parts is None:
             return None
@@ -95,7 +95,7 @@ def type_here(connection: Connection, type_name: str) -> str | None:
 
 
 def type_place(connection: Connection, type_name: str) -> tuple[str, str] | None:
-    """Schema and name of what ``type_name`` is, or is an array of; None for a type that every server has."""
+    """Returns schema and name of what ``type_name`` is, or is an array of; None for a type that every server has."""
     parts = _TYPE_NAME.fullmatch(type_name)
     if parts is None or "." not in parts["name"]:
         return None

@@ -195,7 +195,7 @@ class IndexRebuilding:
             )
 
     def _pages(self, found: FoundGeneration) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """All documents of the index, and how many there are."""
+        """Yields all documents of the index, and how many there are."""
         index, whole = found.generation.name, self._catalog.server().whole_source
         _, refreshed = self._connection.ask("POST", f"/{path_of(index)}/_refresh")
         if refreshed["_shards"]["failed"]:

@@ -67,7 +67,7 @@ class ValueConversion:
                 assert_never(unreachable)
 
     def _digits(self, value: Any) -> str | None:
-        """None for what is no number."""
+        """Returns None for what is no number."""
         if isinstance(value, bool):
             return None
         try:
