@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pgsluice.console import spark_archive
 from pgsluice.shared.errors import TransientError
 from pgsluice.shared.spark import class_archive
 from pgsluice.shared.spark.session import JAVA_OPTIONS_KEY, Spark, configuration
+from tests.servers.maven import java
 
 pytestmark = pytest.mark.usefixtures("spark_environment")
 
@@ -65,10 +65,9 @@ def test_an_archive_of_something_else_does_no_harm(tmp_path: Path, monkeypatch: 
     """A JVM looks at it before it knows what it is to run."""
     monkeypatch.setattr(class_archive, "PATH", tmp_path / "spark.jsa")
     class_archive.PATH.write_bytes(b"no archive" * 10_000)
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     options = shlex.split(configuration({})[JAVA_OPTIONS_KEY])
     assert f"-XX:SharedArchiveFile={class_archive.PATH}" in options
-    started = subprocess.run([java, *options, "-version"], capture_output=True, text=True)
+    started = subprocess.run([java(), *options, "-version"], capture_output=True, text=True)
     assert (started.returncode, started.stdout) == (0, ""), started.stderr
     assert "spark.jsa" not in started.stderr
 

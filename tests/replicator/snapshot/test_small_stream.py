@@ -117,4 +117,4 @@ async def test_a_row_that_the_stream_can_never_hold_is_refused_with_the_size_tha
         await asyncio.to_thread(worker.apply_all)
     assert record.phase is Phase.ERRORED
     assert re.fullmatch(r"public.t has a row that takes 19\d{5} bytes of the stream, which has room for 1638400", record.error)
-    assert record.remedy.startswith("set stream-max-bytes to 4MiB or more; then say 'pgsluice tables retry'")
+    assert record.remedy.startswith("set stream-max-bytes to 4MiB or more; then run 'pgsluice tables retry'")
