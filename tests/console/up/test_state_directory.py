@@ -71,4 +71,4 @@ def test_what_a_killed_one_left_behind_is_waited_for(tmp_path: Path, capfd: pyte
             fcntl.flock(os.open(lock, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert state.path == tmp_path / "state"
     ender.wait(20)
-    assert "waiting for processes of an earlier 'pgsluice up'" in capfd.readouterr().err
+    assert "waiting until processes of an earlier 'pgsluice up'" in capfd.readouterr().err

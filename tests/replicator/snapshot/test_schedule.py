@@ -257,7 +257,7 @@ async def test_a_range_that_keeps_failing_gives_up_its_table_only(progress: Tabl
     [errored] = progress.errored
     assert (errored.error, errored.remedy) == (
         "failed on purpose",
-        "do something; then say 'pgsluice tables retry' while the group streams, or start with --retry-errored",
+        "do something; then run 'pgsluice tables retry' while the group streams, or start with --retry-errored",
     )
 
 
