@@ -8,7 +8,7 @@ import sys
 INTERRUPTED_WAITS = """
 import signal
 from pgsluice.shared.process.pulse import Pulse
-from pgsluice.worker.stopping import Stopping, StopRequested
+from pgsluice.worker.stopping import StopRequested, WorkerStopping
 
 
 class AtOnce:
@@ -19,7 +19,7 @@ class AtOnce:
 
 
 for turn in range(300):
-    stopping = Stopping(Pulse())
+    stopping = WorkerStopping(Pulse())
     signal.signal(signal.SIGALRM, lambda *_: stopping.request())
     signal.setitimer(signal.ITIMER_REAL, 1e-6 + turn % 97 * 1e-6)
     try:
