@@ -179,6 +179,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  the last frame of the program: a defect must end in the log and in an exit code
+        from pgsluice.shared.spark.java import is_for_want_of_spark, no_spark  # here, because few processes need it
+
+        if is_for_want_of_spark(error):
+            telemetry.report_failure(str(no_spark()), UsageError.exit_code)
+            return UsageError.exit_code
         telemetry.logger(__name__).exception("unexpected error", type=type(error).__name__)
         telemetry.report_failure("an unexpected error ended the program: see the traceback in the log", TerminalError.exit_code)
         return TerminalError.exit_code

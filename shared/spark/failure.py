@@ -51,6 +51,7 @@ _NO_CAUSE = (
     "Error occurred during initialization of VM",
     "Error: Could not create the Java Virtual Machine",
 )
+_NO_KUBERNETES = "Could not parse Master URL: 'k8s:"
 _NO_NAME = re.compile(r"UnknownHostException: ([^\s:]+)")
 _LAST_LINES = 20
 
@@ -86,6 +87,8 @@ def _cause(lines: Sequence[str]) -> str:
 def _start_remedy(lines: Sequence[str]) -> str:
     if not _has_account():
         return f"user id {os.geteuid()} has no account on this machine: run it as a user that has, or add one to /etc/passwd"
+    if any(_NO_KUBERNETES in line for line in lines):
+        return "this installation has no client of Kubernetes: use the image 'pgsluice-spark-driver'"
     if name := _NO_NAME.search("\n".join(lines)):
         return f"this machine's name, {name[1]}, has no address: add it to /etc/hosts"
     return f"check the settings under 'spark'{_set_for_java()}, then start again"

@@ -1,4 +1,4 @@
-"""The Java that Spark will start, and the check that it is new enough, made before any wait.
+"""Whether Spark is installed, which Java it will start, and the check that it is new enough, made before any wait.
 
 Spark takes ``$JAVA_HOME/bin/java``, or else the first ``java`` of the path. A Java installation has its version in a
 file ``release``; only one without that file is started for it.
@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from pgsluice.shared.errors import UsageError
@@ -24,8 +25,30 @@ _RELEASE_VERSION = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _SPOKEN_VERSION = re.compile(r'version "([^"]+)"')
 
 
+_PACKAGES = {"numpy", "pandas", "py4j", "pyarrow", "pyspark"}
+"""Of Python: those that an installation that only streams does not have."""
+
+
+def no_spark() -> UsageError:
+    return UsageError(
+        "this installation has no Spark: it can stream, but not take snapshots or run workers and query pipelines",
+        "use the image 'pgsluice' instead of 'pgsluice-replicator'",
+    )
+
+
+def is_for_want_of_spark(error: Exception) -> bool:
+    """Whether ``error`` was raised because a package is not there that comes with Spark."""
+    return isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _PACKAGES and _is_missing()
+
+
+def _is_missing() -> bool:
+    return find_spec("pyspark") is None
+
+
 def check_java(environment: Mapping[str, str]) -> None:
-    """Raises UsageError when Spark could not start with the Java that ``environment`` leads to."""
+    """Raises UsageError when Spark is not there, or could not start with the Java that ``environment`` leads to."""
+    if _is_missing():
+        raise no_spark()
     home = environment.get("JAVA_HOME", "")
     java = _java(home, environment.get("PATH", ""))
     if java is None:

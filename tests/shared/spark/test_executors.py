@@ -11,7 +11,7 @@ import pytest
 from pgsluice.shared.errors import Cause, TransientError
 from pgsluice.shared.spark.executor_facts import TASK_LIBRARIES, ExecutorFacts, LookAtExecutor
 from pgsluice.shared.spark.executors import check_fit
-from pgsluice.shared.spark.failure import failure_reason
+from pgsluice.shared.spark.failure import failure_reason, start_error
 from tests.servers.program import REPOSITORY
 
 CODE = "pgsluice-0123456789ab.zip"
@@ -79,3 +79,8 @@ def test_what_keeps_a_python_from_starting_is_said_without_a_stack_trace(raised:
     reason = failure_reason(Exception(f"An error occurred.\n{LOST}{raised}\n\tat java.base/java.lang.Thread.run"))
     assert reason.startswith(sentence)
     assert "\n" not in reason
+
+
+def test_a_spark_without_its_client_of_kubernetes_names_the_image_that_has_it() -> None:
+    error = start_error(RuntimeError("org.apache.spark.SparkException: Could not parse Master URL: 'k8s://https://10.0.0.1'"))
+    assert "use the image 'pgsluice-spark-driver'" in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,3 +64,21 @@ def test_what_needs_spark_ends_with_2_before_it_connects_anywhere(arguments: lis
 def test_what_needs_no_spark_needs_no_java(tmp_path: Path) -> None:
     code, _, log = ended(*REPLICATOR, env={"PATH": str(tmp_path), "JAVA_HOME": "/absent"})
     assert (code, NOWHERE.rpartition("/")[2] in log) == (75, True), sys.executable
+
+
+WITHOUT_SPARK = """
+import sys
+sys.modules.update({name: None for name in ("numpy", "pandas", "py4j", "pyarrow", "pyspark")})
+from pgsluice.console.program import run
+raise SystemExit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("arguments", [WORKER, [*REPLICATOR, "--copy"], [*REPLICATOR, "--copy-and-stream"], ["spark-archive"]])
+def test_an_installation_without_spark_says_so(arguments: list[str]) -> None:
+    process = subprocess.run([sys.executable, "-c", WITHOUT_SPARK, *arguments], capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert process.stderr == (
+        "pgsluice: this installation has no Spark: it can stream, but not take snapshots or run workers and query pipelines: "
+        "use the image 'pgsluice' instead of 'pgsluice-replicator'\n"
+    )
