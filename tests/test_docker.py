@@ -1,4 +1,4 @@
-"""The container files, as far as they can be checked without a container engine."""
+"""The container files, as far as they can be checked without a container engine; ``tests/image`` needs one."""
 
 from __future__ import annotations
 
@@ -78,6 +78,15 @@ def test_a_role_is_healthy_when_its_endpoint_says_that_it_is_ready() -> None:
     no_misses((name for name in roles() if address not in service(name)["healthcheck"]["test"][-1]), f"does not ask {address}")
 
 
+def test_secrets_are_files_which_every_compose_gives() -> None:
+    """podman-compose knows no others. Whoever makes them reads their names in the file's first lines."""
+    text = (DOCKER / "compose.yaml").read_text()
+    found = re.search(r"for name in ([a-z ]+); do openssl rand -hex 16 > (\S+); done", text)
+    assert found is not None
+    made = {f"./{found[2].replace('$name', name)}" for name in found[1].split()}
+    assert made == {secret["file"] for secret in yaml.safe_load(text)["secrets"].values()}
+
+
 def test_files_that_are_mounted_exist() -> None:
     mounted = re.findall(r"- \./(\S+?):", (DOCKER / "compose.yaml").read_text())
     assert mounted
@@ -109,7 +118,7 @@ def test_the_image_holds_every_package_and_nothing_of_the_tests() -> None:
 def test_the_image_is_built_with_what_the_package_s_description_names() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     named = {project["readme"], *project["license-files"]}
-    copied = re.search(r"^COPY (README\.md .*) \./$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    copied = re.search(r"^COPY pyproject\.toml (README\.md .*) \./$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
     assert copied is not None
     assert set(copied[1].split()) == named
     assert {f"!{name}" for name in named} <= set((REPOSITORY / ".dockerignore").read_text().splitlines())
@@ -135,7 +144,7 @@ def test_the_image_does_not_run_as_root() -> None:
 
 
 def test_a_role_writes_to_nothing_but_temporary_places() -> None:
-    """tests/deploy/test_image_limits.py runs both roles so."""
+    """tests/image/test_compose.py runs both roles so."""
     wanted = {"read_only": True, "tmpfs": ["/tmp"], "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
     assert roles()
     unlike = (f"{name}: {key}" for name in roles() for key, value in wanted.items() if service(name).get(key) != value)

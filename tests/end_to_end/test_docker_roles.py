@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -31,8 +30,15 @@ def servers() -> Iterator[list[PostgresServer]]:
 @pytest.fixture
 def nats(monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsServer]:
     """With the login of the container files."""
-    told: str = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]["nats"]["environment"]["NATS_PASSWORD"]
-    monkeypatch.setenv("NATS_PASSWORD", re.sub(r"\$\{NATS_PASSWORD:[^}]*\}", NATS_PASSWORD, told))
+    script: str = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]["nats"]["entrypoint"][-1]
+    assignment, _, _ = script.partition(" exec ")
+    told = subprocess.run(
+        ["sh", "-c", f'cat() {{ echo {NATS_PASSWORD}; }}; {assignment}; echo "$NATS_PASSWORD"'.replace("$$", "$")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    monkeypatch.setenv("NATS_PASSWORD", told.stdout.strip())
     with NatsServer(config=(DOCKER / "nats.conf").read_text()) as server:
         yield server
 
