@@ -17,7 +17,9 @@ named = [*project["dependencies"], *(each for extra in extras for each in projec
 taken = {re.split(r"[^\w.-]", each)[0].lower().replace(".", "-") for each in named} - (
     ONLY_WITH_SPARK if role == "replicator" else set()
 )
-locked = [(text.partition("==")[0], text) for text in re.split(r"^(?=\w)", Path("dev.txt").read_text(), flags=re.MULTILINE) if text]
+locked = [
+    (text.partition("==")[0], text) for text in re.split(r"^(?=\w)", Path("dev.txt").read_text(), flags=re.MULTILINE) if text
+]
 while True:
     brought = {name for name, text in locked if taken & {*re.findall(r"^ +# (?:via )? *([\w-]+)$", text, re.MULTILINE)}}
     if brought <= taken:

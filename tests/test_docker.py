@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.misses import no_misses
 from tests.source_code import PRODUCT, REPOSITORY, relative
 
 DOCKER = REPOSITORY / "docker"
+REQUIREMENTS = REPOSITORY / "requirements"
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -194,3 +197,14 @@ def test_an_executors_image_starts_what_spark_asks_for(tmp_path: Path) -> None:
     ]
     refused = subprocess.run([*script, "driver"], env=environment, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
+
+
+def test_what_the_image_installs_is_what_is_audited_and_listed(tmp_path: Path) -> None:
+    for path in ("pyproject.toml", "requirements/dev.txt", "docker/requirements.py"):
+        shutil.copy(REPOSITORY / path, tmp_path)
+    command = [sys.executable, "requirements.py", "worker", "kafka"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    installed, listed = (
+        re.findall(r"^\w\S+", text, re.MULTILINE) for text in (printed, (REQUIREMENTS / "image.txt").read_text())
+    )
+    assert installed == listed

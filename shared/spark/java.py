@@ -1,4 +1,4 @@
-"""Whether Spark is installed, which Java it will start, and the check that it is new enough, made before any wait.
+"""Checks whether Spark is installed, and whether the Java that it will start is new enough; made before any wait.
 
 Spark takes ``$JAVA_HOME/bin/java``, or else the first ``java`` of the path. A Java installation has its version in a
 file ``release``; only one without that file is started for it.
@@ -26,7 +26,7 @@ _SPOKEN_VERSION = re.compile(r'version "([^"]+)"')
 
 
 _PACKAGES = {"numpy", "pandas", "py4j", "pyarrow", "pyspark"}
-"""Of Python: those that an installation that only streams does not have."""
+"""Python packages that an installation that only streams does not have."""
 
 
 def no_spark() -> UsageError:
@@ -37,7 +37,7 @@ def no_spark() -> UsageError:
 
 
 def is_for_want_of_spark(error: Exception) -> bool:
-    """Whether ``error`` was raised because a package is not there that comes with Spark."""
+    """Returns whether ``error`` was raised because a package that comes with Spark is missing."""
     return isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _PACKAGES and _is_missing()
 
 
