@@ -15,7 +15,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install java lock audit release lint format check docs man servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
+.PHONY: help install java lock audit release lint format check docs man servers test-fast test test-all test-profile test-long test-cluster test-spark-cluster test-versions test-spark-versions test-postgres image test-deploy test-image test-slim test-page test-search-real test-elasticsearch test-kafka fuzz vendor soak demo demo-page page-pictures bench bench-quick bench-page endurance clean
 
 help:
 	@echo "make demo       a busy shop database copied, then replicated live, on servers that the demo starts itself (a minute)"
@@ -29,6 +29,9 @@ help:
 	@echo "make test-postgres  PostgreSQL's own tests of subscriptions and its regression suite, fetched from Debian, with groups (takes Perl; hours)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
 	@echo "make test-deploy  units, charts, manifests and the image's limits, with tools that it fetches into build/tools (minutes)"
+	@echo "make image      the container images, with docker, podman or buildah (BASE_IMAGE, IMAGE, EXTRAS)"
+	@echo "make test-image  these images, and the containers of docker/compose.yaml, whose processes are killed (takes root; half an hour)"
+	@echo "make test-slim  sinks, snapshots, pipelines and notebooks with the packages and jars of the image alone (an hour)"
 	@echo "make test-page  the server's page in a browser, which is fetched into build/browser (three minutes)"
 	@echo "make page-pictures  renew docs/images/page-*.png"
 	@echo "make test-search-real  the search sink on a real OpenSearch, whose jars it fetches into build/jars (takes a JDK; minutes)"
@@ -133,7 +136,7 @@ CLUSTER := tests/end_to_end/test_cluster.py
 KILLS ?= 30
 # Most of the long tests run whole groups: three of them keep two cores busy.
 SPREAD_LONG := --numprocesses 3 --dist loadfile --no-loadscope-reorder
-APART := not long and not soak and not spark_cluster and not deploy and not page and not search_real and not elasticsearch and not kafka and not postgres_suite
+APART := not long and not soak and not spark_cluster and not deploy and not image and not page and not search_real and not elasticsearch and not kafka and not postgres_suite
 ORDINARY := -m "$(APART)" $(SPREAD)
 
 test-fast: $(INSTALLED)
@@ -144,7 +147,7 @@ check: lint audit test-fast
 test: $(INSTALLED) java
 	$(BIN)/python -m pytest $(ORDINARY)
 
-test-all: test test-long test-versions test-spark-versions test-postgres test-deploy test-page test-search-real test-elasticsearch test-kafka test-cluster test-spark-cluster
+test-all: test test-long test-versions test-spark-versions test-postgres test-deploy test-image test-slim test-page test-search-real test-elasticsearch test-kafka test-cluster test-spark-cluster
 
 test-profile: $(INSTALLED) java
 	$(BIN)/python -m pytest -p tests.runs.costs --write-durations $(ORDINARY)
@@ -180,6 +183,22 @@ test-postgres: $(INSTALLED) java
 test-deploy: $(INSTALLED) $(TOOLS)/.installed java
 	@sh tests/deploy/install_tools.sh build/tools $(BIN)/python
 	$(BIN)/python -m pytest -m deploy
+
+IMAGE ?= pgsluice:0.1.0
+
+image:
+	@sh docker/build.sh worker $(IMAGE)
+	@sh docker/build.sh replicator $(subst pgsluice:,pgsluice-replicator:,$(IMAGE))
+
+test-image: $(INSTALLED)
+	$(BIN)/python -m pytest -m image -v
+
+SLIM := build/slim
+SLIM_TESTS := tests/worker tests/replicator tests/shared/spark tests/end_to_end
+
+test-slim: $(INSTALLED) java
+	@sh tests/image/slim_environment.sh $(VENV) $(SLIM)
+	$(SLIM)/bin/python -m pytest $(SLIM_TESTS) $(ORDINARY)
 
 SECONDS ?= 600
 

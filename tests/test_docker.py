@@ -22,7 +22,6 @@ from tests.misses import no_misses
 from tests.source_code import PRODUCT, REPOSITORY, relative
 
 DOCKER = REPOSITORY / "docker"
-REQUIREMENTS = REPOSITORY / "requirements"
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -129,12 +128,12 @@ def test_the_image_is_built_with_what_the_package_s_description_names() -> None:
 
 def test_the_image_installs_nothing_that_is_not_locked() -> None:
     text = (DOCKER / "Dockerfile").read_text()
-    copied = re.search(r"^COPY (requirements/.*) \./$", text, re.MULTILINE)
-    assert copied is not None
-    assert {f"!{name}" for name in copied[1].split()} <= set((REPOSITORY / ".dockerignore").read_text().splitlines())
-    installing = re.findall(r"pip install (.*?)(?: \\)?$", text, re.MULTILINE)
-    assert len(installing) == 3
-    loose = (line for line in installing if "--require-hashes" not in line and line != "--no-deps --no-build-isolation .")
+    copied = {each for line in re.findall(r"^COPY .*$", text, re.MULTILINE) for each in re.findall(r"requirements/\S+", line)}
+    assert copied == {"requirements/build.txt", "requirements/dev.txt"}
+    assert {f"!{name}" for name in copied} <= set((REPOSITORY / ".dockerignore").read_text().splitlines())
+    installing = re.findall(r"pip (?:install|wheel) (.*?)(?: \\)?$", text, re.MULTILINE)
+    ours = "--no-deps --no-build-isolation --wheel-dir /wheel .", "--no-deps /wheel/*.whl"
+    loose = (line for line in installing if "--require-hashes" not in line and not line.startswith(ours))
     no_misses(loose, "of docker/Dockerfile: install what requirements/ names, by its hashes, or our code alone")
 
 
@@ -204,7 +203,6 @@ def test_what_the_image_installs_is_what_is_audited_and_listed(tmp_path: Path) -
         shutil.copy(REPOSITORY / path, tmp_path)
     command = [sys.executable, "requirements.py", "worker", "kafka"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    installed, listed = (
-        re.findall(r"^\w\S+", text, re.MULTILINE) for text in (printed, (REQUIREMENTS / "image.txt").read_text())
-    )
+    texts = printed, (REPOSITORY / "requirements" / "image.txt").read_text()
+    installed, listed = (re.findall(r"^\w\S+", text, re.MULTILINE) for text in texts)
     assert installed == listed

@@ -66,7 +66,7 @@ def packages(checkout: Path, directory: Path, moment: int) -> tuple[Path, Path]:
     sdist = rewritten(built("sdist", checkout, directory, moment), moment)
     with tempfile.TemporaryDirectory() as place:
         with tarfile.open(sdist) as archive:
-            archive.extractall(place, filter="tar")
+            archive.extractall(place)
         (unpacked,) = Path(place).iterdir()
         return sdist, built("wheel", unpacked, directory, moment)
 
