@@ -72,7 +72,7 @@ def test_a_worker_that_may_not_publish_a_change_says_so_and_waits(nats: NatsServ
     with pytest.raises(TransientError, match=rf"may not publish {STREAM}\.public\.events\.insert.*pgsluice nats permissions"):
         apply(sink, batch([2]))
     sink.close()
-    [told] = [record for record in caplog.records if "does not permit" in record.message]
+    [told] = [record for record in caplog.records if "NATS denies a subject" in record.message]
     assert fields_of(told)["denied"] == f"publish {STREAM}.public.events.insert"
 
 
