@@ -28,8 +28,8 @@ help:
 	@echo "make test-spark-versions  what runs on Spark, on the older version that is allowed, which it fetches into build (minutes)"
 	@echo "make test-postgres  PostgreSQL's own tests of subscriptions and its regression suite, fetched from Debian, with groups (takes Perl; hours)"
 	@echo "make test-cluster  leaders of three nats-servers killed under load (KILLS=30; replicator and worker a third as often)"
-	@echo "make test-deploy  units, charts, manifests and the image's limits, with tools that it fetches into build/tools (minutes)"
-	@echo "make image      the container images, with docker, podman or buildah (BASE_IMAGE, IMAGE, EXTRAS)"
+	@echo "make test-deploy  units, charts, manifests and the Dockerfile, with tools that it fetches into build/tools (minutes)"
+	@echo "make image      the container images, with docker, podman or buildah (BASE_IMAGE, EXTRAS, IMAGE, REPLICATOR_IMAGE)"
 	@echo "make test-image  these images, and the containers of docker/compose.yaml, whose processes are killed (takes root; half an hour)"
 	@echo "make test-slim  sinks, snapshots, pipelines and notebooks with the packages and jars of the image alone (an hour)"
 	@echo "make test-page  the server's page in a browser, which is fetched into build/browser (three minutes)"
@@ -88,7 +88,8 @@ $(TOOLS)/.installed: requirements/tools.txt | $(BIN)/python
 LOCK = $(TOOLS)/bin/uv pip compile --quiet --no-header --universal --python-version 3.11 --generate-hashes $(UPGRADE)
 UPGRADE ?=
 AUDIT ?=
-TAG ?= v$(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+TAG ?= v$(VERSION)
 
 # Versions that are locked stay, unless pyproject.toml refuses them: UPGRADE=--upgrade takes the newest, --upgrade-package=NAME one.
 lock: $(TOOLS)/.installed
@@ -184,11 +185,12 @@ test-deploy: $(INSTALLED) $(TOOLS)/.installed java
 	@sh tests/deploy/install_tools.sh build/tools $(BIN)/python
 	$(BIN)/python -m pytest -m deploy
 
-IMAGE ?= pgsluice:0.1.0
+IMAGE ?= pgsluice:$(VERSION)
+REPLICATOR_IMAGE ?= pgsluice-replicator:$(VERSION)
 
 image:
 	@sh docker/build.sh worker $(IMAGE)
-	@sh docker/build.sh replicator $(subst pgsluice:,pgsluice-replicator:,$(IMAGE))
+	@sh docker/build.sh replicator $(REPLICATOR_IMAGE)
 
 test-image: $(INSTALLED)
 	$(BIN)/python -m pytest -m image -v
