@@ -7,5 +7,7 @@ mkdir -p "$(dirname "$slim")"
 cp --archive --link "$(readlink --canonicalize "$venv")" "$slim"
 lists=docker/left-out
 "$venv/bin/python" docker/leave_out.py --strict "$slim"/lib/python3.*/site-packages "$lists/spark.txt" "$lists/kubernetes.txt"
+# Hypothesis seeds NumPy's random numbers.
+cp --archive --link "$venv"/lib/python3.*/site-packages/numpy/random "$slim"/lib/python3.*/site-packages/numpy/
 rm --force "$slim/share/pgsluice/spark.jsa"
 "$slim/bin/python" -m pgsluice.console.program spark-archive
