@@ -17,7 +17,7 @@ def patterns(path: Path) -> list[str]:
 
 
 def remove(packages: Path, pattern: str) -> bool:
-    """Whether there was something to remove."""
+    """Returns whether there was something to remove."""
     files, _, members = pattern.partition("::")
     found = sorted(packages.glob(files))
     if members:

@@ -1,7 +1,7 @@
-"""Prints what the image installs beside our own code, by version and hash: ``python requirements.py ROLE [EXTRA …]``.
+"""Prints the packages that an image installs, with versions and hashes: ``python requirements.py ROLE [EXTRA …]``.
 
-Of the locked packages in dev.txt these are the ones that pyproject.toml names, and what they bring along, as the lock's comments
-``via`` say. The role ``replicator`` has none of what only snapshots, workers and query pipelines import.
+These are the packages of dev.txt that pyproject.toml names, and their dependencies, by the comments ``via`` of the lock. The role
+``replicator`` gets no package that only snapshots, workers and query pipelines import.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Man pages of every command, made of the same help as the page of commands: ``python docs/man_pages.py DIRECTORY``."""
+"""Writes a man page of every command, from the texts of its help: ``python docs/man_pages.py DIRECTORY``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pgsluice.console.program import program
 
 
 def man_pages() -> dict[str, str]:
-    """Each page's text, by its file name: ``pgsluice-worker-file.1``."""
+    """Returns the text of each page, by its file name: ``pgsluice-worker-file.1``."""
     return {f"{_name(context)}.1": _page(context) for context in _contexts(click.Context(program, info_name="pgsluice"))}
 
 
 def _contexts(context: click.Context) -> Iterator[click.Context]:
-    """The command's and those of all commands below it."""
+    """Yields the context of the command, and those of all its subcommands."""
     yield context
     for each in _commands(context):
         yield from _contexts(each)
@@ -59,7 +59,7 @@ def _page(context: click.Context) -> str:
 
 
 def _text(text: str) -> str:
-    """As roff takes it: no escape, and no macro at the beginning."""
+    """Returns ``text`` with roff's special characters quoted: backslash, hyphen, and a dot or quote that begins a line."""
     return re.sub(r"^(?=[.'])", r"\\&", text.replace("\\", r"\e").replace("-", r"\-"), flags=re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""How the product's code reads: docstrings that are fragments, habit words in its prose, and class names used twice.
+"""Reads the prose of the code: docstrings that are fragments, habit words, and class names used twice.
 
 ``python -m tests.code_words`` prints the counts of each folder, and each place.
 """

@@ -1,4 +1,4 @@
-"""Texts that the program prints, logs, raises or sends: the string literals of its source that read like prose."""
+"""Finds texts that the program prints, logs, raises or sends: the string literals of its source that read like prose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED = re.compile(r"(?<!\w)'[^'\n]{1,80}'|--[\w-]+")
 
 
 def prose_of_source(path: Path) -> Iterator[tuple[int, str]]:
-    """The line and the text of each literal, with code in place of values and quoted names. Docstrings and SQL are none."""
+    """Yields line and text of each literal, with code in place of values and quoted names; no docstrings, and no SQL."""
     apart = set(_parts(path))
     literals: list[ast.JoinedStr | ast.Constant] = [*nodes(path, ast.JoinedStr), *nodes(path, ast.Constant)]
     for literal in literals:
@@ -34,7 +34,7 @@ def prose_of_source(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _parts(path: Path) -> Iterator[ast.AST]:
-    """Docstrings, and parts of f-strings, which stand in the whole."""
+    """Returns docstrings, and parts of f-strings: the whole f-string contains them."""
     for expression in nodes(path, ast.Expr):
         yield expression.value
     for whole in nodes(path, ast.JoinedStr):

@@ -87,7 +87,7 @@ def test_texts_have_no_banned_phrase_and_few_habits(texts: Callable[[], Iterator
     assert whole.words > FEWEST
 
 
-@pytest.mark.parametrize("package", PRODUCT)
+@pytest.mark.parametrize("package", [*PRODUCT, "tools"])
 def test_docstrings_begin_with_a_verb_or_a_noun(package: str) -> None:
     found = (f"{each.place}: {each.text.splitlines()[0]}" for each in fragments(package))
     no_misses(found, "docstrings that only the signature completes: say what it returns, does or is, or delete them")

@@ -1,1 +1,1 @@
-"""What makes a release: its version, its files, and whether known vulnerabilities are in it."""
+"""Tools for a release: its version, its files, and the audit of its packages."""

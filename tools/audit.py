@@ -1,7 +1,7 @@
-"""Asks for known vulnerabilities of what is locked: ``python -m tools.audit PIP_AUDIT [--strict]``.
+"""Audits the locked packages for known vulnerabilities: ``python -m tools.audit PIP_AUDIT [--strict]``.
 
-It ends with 1 where a package has one. Where the advisory service cannot be asked, or does not know a package, it says so, and
-ends with 0: a check on a machine without that service must not fail of it. With ``--strict``, as for a release, it ends with 1.
+The exit code is 1 if a package has one. If the advisory service does not answer, or does not know a package, the audit prints
+that and exits with 0, so that a check passes on a machine without that service; with ``--strict``, as for a release, with 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from tools.version import REPOSITORY
 
 LOCKED = ("dev", "tools")
-"""What is in the other files is in these."""
+"""Files of ``requirements/`` that together contain every locked package."""
 
 _OUT_OF_REACH = re.compile(r"(?:ConnectionError|Timeout|ServiceError|HTTPError)\b.*")
 _OPTIONS = ("--require-hashes", "--disable-pip", "--format=json", "--progress-spinner=off")
@@ -26,14 +26,14 @@ _OPTIONS = ("--require-hashes", "--disable-pip", "--format=json", "--progress-sp
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """``unknown`` says why packages were not audited."""
+    """The result of an audit: vulnerable packages, and the reasons why others are ``unknown``."""
 
     vulnerable: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
 def read_report(report: dict[str, Any]) -> Audit:
-    """Of pip-audit's JSON."""
+    """Reads pip-audit's JSON."""
     packages = report["dependencies"]
     return Audit(
         tuple(
@@ -46,7 +46,7 @@ def read_report(report: dict[str, Any]) -> Audit:
 
 
 def audit(pip_audit: str, locked: Path) -> Audit:
-    """Raises RuntimeError when pip-audit fails of anything but its service."""
+    """Runs pip-audit. Raises RuntimeError when it fails for another reason than its service."""
     done = subprocess.run([pip_audit, *_OPTIONS, "--requirement", str(locked)], capture_output=True, text=True)
     if done.stdout.startswith("{"):
         return read_report(json.loads(done.stdout))

@@ -1,6 +1,6 @@
 """The bill of materials of the image in CycloneDX: every locked package with its licence, and the jars inside PySpark.
 
-cyclonedx-py reads the lock. It knows no licences, which the installed packages say, and no jars, in which most of Spark is.
+cyclonedx-py reads the lock. The licences come from the installed packages, and the jars, most of Spark, from PySpark's directory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def bill_of_materials(checkout: Path, directory: Path, moment: int, cyclonedx: s
 
 
 def completed(bill: dict[str, Any]) -> dict[str, Any]:
-    """With what the packages say that are installed here in the version that ``bill`` names."""
+    """Returns ``bill`` with licences and jars, from packages that are installed in the version that it names."""
     for component in bill["components"]:
         del component["description"]  # the line of the lock
         if texts := licences(component["name"], component["version"]):
@@ -43,8 +43,8 @@ def completed(bill: dict[str, Any]) -> dict[str, Any]:
 
 
 def licences(name: str, version: str | None = None) -> list[str]:
-    """As the installed package names them: an SPDX expression, or else classifiers or the first line of a text. None where
-    another version is installed."""
+    """Returns the installed package's licences: an SPDX expression, or else classifiers or the first line of a text. The list
+    is empty if another version is installed."""
     try:
         installed = distribution(name)
     except PackageNotFoundError:
@@ -69,7 +69,7 @@ def jars(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _coordinates(jar: Path) -> dict[str, str]:
-    """Maven's, where the jar names itself as its file is called; of others the file's name, cut before the version."""
+    """Returns Maven's coordinates if the jar contains those of its file name, else the name and version of the file."""
     with zipfile.ZipFile(jar) as archive:
         for group, artifact in (found.groups() for name in archive.namelist() if (found := _POM.fullmatch(name))):
             if jar.stem.startswith(f"{artifact}-"):

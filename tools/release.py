@@ -1,7 +1,7 @@
-"""The files of a release, which are the same bytes from every clone: ``python -m tools.release TAG DIRECTORY CYCLONEDX_PY``.
+"""Makes the files of a release, with identical bytes from every clone: ``python -m tools.release TAG DIRECTORY CYCLONEDX_PY``.
 
-Everything is made of what is committed as the tag, with the time of that commit, and by the locked version of setuptools. Only
-another Python may matter: its zlib compresses the same files to other bytes, and it may have other versions installed.
+The locked setuptools builds them from the files of the tag, with the time of its commit. Another Python can give other bytes: its
+zlib compresses differently, and it may have other versions of packages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CALL = "import sys; from setuptools import build_meta; getattr(build_meta, f'bu
 
 
 def release(tag: str, directory: Path, cyclonedx: str, repository: Path = REPOSITORY) -> list[Path]:
-    """The files, all in ``directory``. Raises SystemExit with a sentence where the tag is not that of a release."""
+    """Makes the files in ``directory``, and returns them. Raises SystemExit with the reason if ``tag`` is not a release's."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         checkout = Path(place, "checkout")
@@ -38,7 +38,7 @@ def release(tag: str, directory: Path, cyclonedx: str, repository: Path = REPOSI
 
 
 def export(tag: str, checkout: Path, repository: Path) -> int:
-    """Writes what is committed as ``tag`` into ``checkout``, without other files of the working tree; returns its time."""
+    """Writes the files of ``tag`` into ``checkout``, and none of the working tree; returns the time of the commit."""
     git = ("git", "-c", "tar.umask=0022", "-C", str(repository))
     commits = (f"refs/tags/{tag}^{{commit}}", "HEAD")  # the lock, the installed packages and the audit are those of HEAD
     found = [subprocess.run([*git, "rev-parse", "--verify", "--quiet", each], capture_output=True).stdout for each in commits]
@@ -62,7 +62,7 @@ def check(tag: str, checkout: Path) -> None:
 
 
 def packages(checkout: Path, directory: Path, moment: int) -> tuple[Path, Path]:
-    """The sdist, and the wheel that is built of it."""
+    """Builds the sdist, and the wheel from it."""
     sdist = rewritten(built("sdist", checkout, directory, moment), moment)
     with tempfile.TemporaryDirectory() as place:
         with tarfile.open(sdist) as archive:
@@ -85,7 +85,7 @@ def built(kind: str, checkout: Path, directory: Path, moment: int) -> Path:
 
 
 def rewritten(sdist: Path, moment: int) -> Path:
-    """The same files in one order, of one owner and time: setuptools takes the builder's."""
+    """Gives the files one order, owner and time: setuptools takes those of the machine."""
     with tarfile.open(sdist) as archive:
         found = [(member, archive.extractfile(member)) for member in archive.getmembers()]
         contents = [(member, b"" if file is None else file.read()) for member, file in found]
@@ -101,7 +101,7 @@ def rewritten(sdist: Path, moment: int) -> Path:
 
 
 def checksums(made: Iterable[Path]) -> Path:
-    """A file beside them that ``sha256sum --check`` reads."""
+    """Writes a file beside ``made`` that ``sha256sum --check`` reads; returns it."""
     paths = sorted(made)
     sums = paths[0].parent / SUMS
     sums.write_text("".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in paths))

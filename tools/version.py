@@ -1,4 +1,4 @@
-"""The version, which pyproject.toml says and other files repeat: ``python -m tools.version 0.2.0`` writes it into all of them."""
+"""Writes the version of pyproject.toml into the files that repeat it: ``python -m tools.version 0.2.0``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACES = {
     "docs/reference/versions.md": r"^- The version in the code is (\d\S+\d)\.",
     "docs/faq.md": r"The code is at version (\d\S+\d),",
 }
-"""Files, each with what stands around its versions."""
+"""Patterns that find the version, by file."""
 
 
 def current_version(repository: Path = REPOSITORY) -> str:

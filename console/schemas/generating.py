@@ -47,7 +47,7 @@ def api_description() -> dict[str, Any]:
 
 
 def generated_files() -> dict[str, str]:
-    """Each file's text, by its name."""
+    """Returns the text of each file, by its name."""
     contents = {f"{kind}.schema.json": schema() for kind, schema in SCHEMAS.items()}
     contents[f"openapi.v{API_VERSION}.json"] = api_description()
     return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in contents.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from pgsluice.console.flags import known_options
-from pgsluice.console.schemas.values import NULL, SCALAR, SWITCH, Schema, by_name, document, list_of
+from pgsluice.console.schemas.values import DURATION, NULL, SCALAR, SWITCH, Schema, by_name, document, list_of
 from pgsluice.shared.config.declaration import CONFIG
 from pgsluice.shared.config.kinds import Kind
 from pgsluice.shared.config.option import Option
@@ -15,7 +15,6 @@ _VARIABLE: Schema = {"type": "string", "pattern": "\\$\\{"}
 """The variable's value decides what the text is."""
 _REFERENCE: Schema = {"type": "string", "pattern": "^((Bearer|Basic) )?\\$\\{[A-Za-z_][A-Za-z0-9_]*(:-)?\\}$"}
 _SIZE = "^[0-9]+\\s*([bB]|[kKmMgGtT][iI]?[bB])?$"
-_DURATION = "^([0-9]+[dD])?([0-9]+[hH])?([0-9]+[mM])?([0-9]+(\\.[0-9]+)?[sS])?$"
 _PATTERNS = {
     Kind.LSN: "^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$",
     Kind.URL: "^https?://",
@@ -29,7 +28,7 @@ def config_schema() -> Schema:
 
 
 def group_schema() -> Schema:
-    """Secrets are references alone (``console.documents.group_document``)."""
+    """Returns the schema of a stored configuration, whose secrets are references (``console.documents.group_document``)."""
     described = "Configuration of a group as the server stores it: secrets are references to environment variables"
     schema = _options(known_options(), secrets=_REFERENCE) | {"required": ["group"]}
     return document("group", "stored configuration of a pgsluice group", described, schema)
@@ -68,7 +67,7 @@ def option_value(option: Option) -> list[Schema]:
         case Kind.SIZE:
             return [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _SIZE}, *others]
         case Kind.DURATION:
-            return [{"const": 0}, {"type": "string", "pattern": f"{_DURATION}|^0$"}, *others]
+            return [DURATION, *others]
         case Kind.LIST:
             items: Schema = {"anyOf": [{"enum": list(option.choices)}, _VARIABLE]} if option.choices else SCALAR
             return [list_of(items), {"type": "string"}]

@@ -21,7 +21,12 @@ SWITCH: Schema = {
         {"type": "string", "pattern": "^([Tt](rue|RUE)?|[Yy](es|ES)|[Oo](n|N)|1|[Ff](alse|ALSE)?|[Nn](o|O)|[Oo](ff|FF)|0)$"},
     ]
 }
-DURATION: Schema = {"anyOf": [{"const": 0}, {"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?[dhmsDHMS])+$|^0$"}]}
+DURATION: Schema = {
+    "anyOf": [
+        {"const": 0},
+        {"type": "string", "pattern": "^(?=.)([0-9]+[dD])?([0-9]+[hH])?([0-9]+[mM])?([0-9]+(\\.[0-9]+)?[sS])?$|^0$"},
+    ]
+}
 
 
 def described(schema: Schema, text: str) -> Schema:
@@ -50,7 +55,7 @@ def by_name(values: Schema) -> Schema:
 
 
 def mapping(keys: Collection[str], properties: Mapping[str, Schema], *, required: Collection[str] = ()) -> Schema:
-    """A mapping without other keys. ``keys`` are those that the reader knows: raises ValueError unless all are described."""
+    """Returns a mapping's schema, without other keys. Raises ValueError unless ``properties`` describe the reader's ``keys``."""
     if unlike := set(keys) ^ properties.keys():
         raise ValueError(f"described or read, but not both: {', '.join(sorted(unlike))}")
     needed = {"required": sorted(required)} if required else {}
@@ -58,7 +63,7 @@ def mapping(keys: Collection[str], properties: Mapping[str, Schema], *, required
 
 
 def document(name: str, title: str, description: str, schema: Schema) -> Schema:
-    """The whole file of a schema."""
+    """Returns a whole schema file."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:pgsluice:schema:{name}",

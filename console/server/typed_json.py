@@ -26,7 +26,7 @@ _LARGEST = 2**63 - 1
 
 
 def parse(kind: type[T], content: object, where: str = "") -> T:
-    """Returns ``content``, which JSON made, as a ``kind``. Raises Problem (422) that names the place of what is wrong."""
+    """Converts ``content``, a value of JSON, to the type ``kind``. Raises Problem (422) that names the place of a wrong value."""
     made: T = _value(kind, content, where)
     return made
 

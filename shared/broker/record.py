@@ -106,7 +106,7 @@ def _field_types(record: type[Record]) -> dict[str, tuple[Any, bool]]:
 
 
 def _of_type(kind: Any, value: object, path: str) -> Any:
-    """Returns ``value``, which JSON made, as a value of the type ``kind``."""
+    """Converts ``value``, a value of JSON, to the type ``kind``."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         text = _of_type(arguments[0], value, path)

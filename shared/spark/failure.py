@@ -57,7 +57,7 @@ _LAST_LINES = 20
 
 
 def start_error(error: Exception, lines: Iterable[str] = (), secrets: Iterable[str] = ()) -> TransientError:
-    """``lines`` are what the JVM printed; the last of them are in the error."""
+    """Returns the error of a start. ``lines`` are the JVM's output; the error contains the last of them."""
     hidden = [*secrets]
     said = [without_secrets(line.strip(), hidden) for line in (*lines, *str(error).splitlines())]
     told = [line[:_MOST_CHARACTERS] for line in said if line and not line.startswith(_NO_LINES)]
@@ -111,13 +111,13 @@ _SHORTEST_SECRET = 6
 
 
 def secrets_of(settings: Mapping[str, str]) -> list[str]:
-    """The values of ``settings`` whose names are those of secrets; the longest first, since one may be a part of another."""
+    """Returns the values of secret settings, the longest first, because one may be a part of another."""
     found = (value for name, value in settings.items() if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name))
     return sorted(found, key=len, reverse=True)
 
 
 def without_secrets(line: str, secrets: Iterable[str] = ()) -> str:
-    """``line`` with ``***`` for each of ``secrets``, for the value of a name that is a secret's, and for the login of a URL."""
+    """Returns ``line`` with ``***`` for each of ``secrets``, for the value of a secret's name, and for the login of a URL."""
     for secret in secrets:
         line = line.replace(secret, "***")
     return _LOGIN.sub("://***@", _SECRET_PAIR.sub(r"\1***", line))

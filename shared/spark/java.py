@@ -46,7 +46,7 @@ def _is_missing() -> bool:
 
 
 def check_java(environment: Mapping[str, str]) -> None:
-    """Raises UsageError when Spark is not there, or could not start with the Java that ``environment`` leads to."""
+    """Raises UsageError when Spark is not installed, or cannot start with the Java of ``environment``."""
     if _is_missing():
         raise no_spark()
     home = environment.get("JAVA_HOME", "")

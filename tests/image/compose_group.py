@@ -29,7 +29,7 @@ SERVICES = ("source", "target", "nats", *ROLES)
 SECRETS = ("postgres-password", "source-password", "target-password", "nats-password")
 
 DEADLINE_S = 300.0
-"""Of everything that a busy machine does to five containers."""
+"""The longest wait for anything that five containers do on a busy machine."""
 
 CHANGE = """
 BEGIN;
@@ -46,7 +46,7 @@ FROM (SELECT 'c' || c::text AS line FROM customers c UNION ALL SELECT 'o' || o::
 
 
 class ComposeGroup:
-    """``docker/compose.yaml`` as it is, but for the images of the roles and the limits of memory in bytes."""
+    """A project that runs ``docker/compose.yaml`` unchanged, except the images of the roles and their memory limits in bytes."""
 
     def __init__(self, engine: Engine, image: str, memory: Mapping[str, int]) -> None:
         self.engine = engine
@@ -61,7 +61,7 @@ class ComposeGroup:
         self.use(image)
 
     def use(self, image: str, *roles: str) -> None:
-        """Of the containers that are made from now on; without ``roles`` of all."""
+        """Chooses the image of containers that are created later: those of ``roles``, or of every role."""
         path = self._directory / "override.yaml"
         services: dict[str, Any] = yaml.safe_load(path.read_text())["services"] if path.exists() else {}
         for role in roles or ROLES:
@@ -93,7 +93,7 @@ class ComposeGroup:
         return done.stdout
 
     def container(self, service: str) -> str:
-        """Its id. Docker and podman-compose give different names, but the same labels."""
+        """Returns the id of the service's container. Docker and podman-compose name it differently, with the same labels."""
         labels = (f"com.docker.compose.project={self.project}", f"com.docker.compose.service={service}")
         filters = [option for label in labels for option in ("--filter", f"label={label}")]
         found = self.engine.run("ps", "--all", "--quiet", *filters).split()
@@ -112,12 +112,12 @@ class ComposeGroup:
         return done.stdout + done.stderr
 
     def sql(self, service: str, statement: str) -> str:
-        """As the superuser."""
+        """Runs a statement as the superuser, and returns psql's output."""
         psql = ("psql", "--username", "postgres", "--no-psqlrc", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1")
         return self.execute(service, *psql, "--command", statement, "shop").strip()
 
     def health(self, service: str) -> str:
-        """``healthy``, ``unhealthy`` or ``starting``. Docker looks by itself; podman leaves it to systemd, so this asks it to."""
+        """Returns ``healthy``, ``unhealthy`` or ``starting``. Podman leaves the checks to systemd, so this runs one."""
         if self.engine.program == "podman":
             subprocess.run(["podman", "healthcheck", "run", self.container(service)], capture_output=True, timeout=DEADLINE_S)
         return str(self.state(service)["Health"]["Status"])
@@ -126,7 +126,7 @@ class ComposeGroup:
         wait_until(lambda: self.health(service) == wanted, deadline_s=DEADLINE_S, what=lambda: self._described(service, wanted))
 
     def wait_until_equal(self) -> str:
-        """Source and target; returns what both hold."""
+        """Waits until source and target hold the same; returns the number of rows and their checksum."""
 
         def content() -> str | None:
             with contextlib.suppress(AssertionError):  # a server that is starting, or the tables are not there yet
@@ -140,8 +140,8 @@ class ComposeGroup:
         return wait_until(content, deadline_s=DEADLINE_S, what=what, interval_s=1.0)
 
     def kill(self, service: str) -> None:
-        """SIGKILL to the container's first process, as the kernel does when memory is short. An engine starts a container again
-        only when it did not end it itself."""
+        """Sends SIGKILL to the container's first process, as the kernel does when memory is short, and waits for its restart.
+        An engine restarts only containers that it did not stop itself."""
         before = self.state(service)
         os.kill(int(before["Pid"]), signal.SIGKILL)
         wait_until(lambda: self._has_restarted(service, before), deadline_s=DEADLINE_S, what=f"the restart of {service}")
@@ -155,7 +155,7 @@ class ComposeGroup:
 
     @contextlib.contextmanager
     def load(self) -> Iterator[None]:
-        """Transactions without a pause; what fails because a server is away is tried again. Some succeed, or the test fails."""
+        """Runs transactions at the source. Fails unless one succeeds before the block and one after it."""
         ending, done = threading.Event(), [0]
 
         def change() -> None:
@@ -178,7 +178,7 @@ class ComposeGroup:
             thread.join()
 
     def stop(self, service: str) -> tuple[int, float]:
-        """The exit code, and the seconds that it took."""
+        """Stops the service; returns its exit code and the seconds that it took."""
         began = time.monotonic()
         self.compose("stop", service)
         return int(self.state(service)["ExitCode"]), time.monotonic() - began

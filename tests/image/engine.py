@@ -1,6 +1,6 @@
-"""Containers of docker, or of podman with podman-compose, whichever works here.
+"""A container engine: docker, or podman with podman-compose.
 
-Where no registry answers, ``ready`` makes the base with mmdebstrap, and the servers' images of programs that the other tests run.
+If no registry answers, ``ready`` makes the base image with mmdebstrap, and the servers' images from binaries of other tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.servers.postgres_binaries import copy_package
 from tests.servers.program import REPOSITORY
 
 BUILT = REPOSITORY / "build" / "image"
-"""Where what is slow to make is kept: the base, and the tools."""
+"""The directory that keeps slow builds: the base, and podman-compose."""
 HERE = Path(__file__).parent
 IMAGE = "localhost/pgsluice:test"
 REPLICATOR_IMAGE = "localhost/pgsluice-replicator:test"
@@ -34,13 +34,13 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """``program`` is docker or podman; ``compose`` the command before what Compose is asked for."""
+    """An engine's commands: ``program`` is docker or podman, ``compose`` begins the command of Compose."""
 
     program: str
     compose: tuple[str, ...]
 
     def run(self, *arguments: str, given: str | None = None, deadline_s: float = DEADLINE_S) -> str:
-        """What it printed; fails with all of it."""
+        """Runs the engine's command; returns its output, or fails with it."""
         return succeed(self.program, *arguments, given=given, deadline_s=deadline_s)
 
     def has_image(self, name: str) -> bool:
@@ -66,7 +66,7 @@ def succeed(*command: str, given: str | None = None, deadline_s: float = DEADLIN
 
 @functools.cache
 def engine() -> Engine:
-    """Skips the test where there is none."""
+    """Returns the engine that works on this machine; skips the test if none does."""
     if _works("docker", "info") and _works("docker", "compose", "version"):
         return Engine("docker", ("docker", "compose"))
     if not _works("podman", "info"):
@@ -84,7 +84,7 @@ def _works(*command: str) -> bool:
 
 
 def _give_limits_that_there_are() -> None:
-    """Podman raises limits of files and processes, which takes a right that root in a virtual machine of others may not have."""
+    """Lets podman keep the limits of files and processes: root in a virtual machine may lack the right to raise them."""
     if "CONTAINERS_CONF" not in os.environ:
         BUILT.mkdir(parents=True, exist_ok=True)
         path = BUILT / "containers.conf"
@@ -95,7 +95,7 @@ def _give_limits_that_there_are() -> None:
 
 
 def ready(with_servers: bool) -> Engine:
-    """With the images of this checkout, and those of the servers of the compose file when they are needed."""
+    """Returns the engine, with the images of this checkout and, for ``with_servers``, those of the Compose file's servers."""
     found = engine()
     _make_base(found)
     found.build("worker", IMAGE)

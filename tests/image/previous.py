@@ -1,4 +1,4 @@
-"""The image that was before: PREVIOUS_IMAGE, or this one with our code of the commit PREVIOUS (by default the one before)."""
+"""The image to upgrade from: PREVIOUS_IMAGE, or this image with the code of the commit PREVIOUS (default: HEAD~1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker/compose.yaml as it is, in containers: a group copies, streams, survives and stops."""
+"""Runs docker/compose.yaml unchanged, in containers: a group copies, streams, survives kills and stops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 
 def limits() -> dict[str, int]:
-    """Of memory, in bytes, as the Helm chart sets them."""
+    """Returns each role's memory limit of the Helm chart, in bytes."""
     values = yaml.safe_load((REPOSITORY / "deploy" / "helm" / "pgsluice" / "values.yaml").read_text())
     texts = zip(ROLES, (values["replicator"]["resources"], values["workerResources"]), strict=True)
     return {role: int(text["limits"]["memory"][:-2]) * UNITS[text["limits"]["memory"][-2:]] for role, text in texts}
@@ -60,7 +60,7 @@ def test_a_role_has_no_rights_and_writes_to_temporary_places_only(group: Compose
 
 @pytest.mark.parametrize(("server", "role"), [("source", "replicator"), ("target", "worker"), ("nats", "replicator")])
 def test_a_role_is_unhealthy_while_its_server_is_away(group: ComposeGroup, server: str, role: str) -> None:
-    """A worker notices it when there is a change to apply."""
+    """Inserts a row first, because a worker notices a missing target only when it applies a change."""
     group.compose("stop", server)
     try:
         if server != "source":

@@ -1,4 +1,4 @@
-"""The images: what is in them, how large they are, and how soon they start."""
+"""The images: their size, contents, user and limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.image, pytest.mark.timeout(3600)]
 
 LIMITS = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--init")
 MOST_BYTES = {IMAGE: 600_000_000, REPLICATOR_IMAGE: 150_000_000}
-"""Unpacked."""
+"""The largest unpacked size of each image."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def engine() -> Engine:
 
 
 def output(engine: Engine, image: str, *command: str) -> str:
-    """Of a program other than pgsluice, in a container with the limits that the documents give it."""
+    """Runs a program other than pgsluice in a container with the documented limits; returns its output."""
     return engine.run("run", "--rm", *LIMITS, "--entrypoint", command[0], image, *command[1:])
 
 
@@ -57,7 +57,7 @@ def test_the_replicators_image_has_no_spark_and_says_what_it_cannot_do(engine: E
 
 @pytest.mark.parametrize("image", MOST_BYTES)
 def test_every_module_that_an_image_can_run_is_complete(engine: Engine, image: str) -> None:
-    """What a library loads at its import is there after the pruning: compiled parts, and what these link to."""
+    """Imports the libraries, with their compiled parts and the libraries that these link to."""
     modules = "psycopg, nats, uvloop, orjson, regex, yaml, rich.progress, prometheus_client, nkeys"
     if image == IMAGE:
         modules += ", numpy, pyarrow, pyarrow.compute, pyarrow.parquet, pyspark.sql, confluent_kafka"
@@ -74,7 +74,7 @@ def test_spark_maps_the_class_archive_of_the_image(engine: Engine) -> None:
 
 
 def test_an_image_of_spark_on_kubernetes_has_its_client(engine: Engine) -> None:
-    """And the others have not."""
+    """The worker's image has none of its jars."""
     for target in ("spark-driver", "spark-executor"):
         engine.build(target, f"localhost/pgsluice-{target}:test")
     find = ("sh", "-c", "ls /opt/pgsluice/lib/*/site-packages/pyspark/jars | grep --count kubernetes; true")

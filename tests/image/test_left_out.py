@@ -1,4 +1,4 @@
-"""What the images leave out: each list says why, and ``docker/leave_out.py`` does what a list says."""
+"""The lists of files that images leave out: each gives reasons, and ``docker/leave_out.py`` removes what it names."""
 
 from __future__ import annotations
 

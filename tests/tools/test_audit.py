@@ -1,4 +1,4 @@
-"""A vulnerability is a failure, and silence of the advisory service is no all-clear."""
+"""The audit fails for a vulnerability, and reports that it audited nothing if the advisory service is silent."""
 
 from __future__ import annotations
 

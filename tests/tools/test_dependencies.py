@@ -1,4 +1,4 @@
-"""What is installed is what pyproject.toml asks for, by version and hash, and under licences that users of pgsluice can keep."""
+"""The locked packages: those that pyproject.toml asks for, with hashes, and under licences that users of pgsluice can keep."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Locked:
     version: str
     hashes: int
     is_asked_for: bool
-    """By pyproject.toml itself, and not only by another package."""
+    """True if pyproject.toml itself names the package, and not only another package."""
 
 
 def locked(name: str) -> list[Locked]:
-    """Of ``requirements/``; a package has more than one version where they depend on the version of Python."""
+    """Returns the packages of a file of ``requirements/``. One with versions that depend on Python's appears more than once."""
     text = (REPOSITORY / "requirements" / f"{name}.txt").read_text()
     found = re.finditer(r"^([a-z0-9-]+)==([^ ]+)(.*(?:\n    .*)*)", text, re.MULTILINE)
     ours = re.compile(r"pgsluice \(pyproject\.toml|pgsluice:tools")
@@ -83,11 +83,11 @@ NAMES = {
     "MIT License": "MIT",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
-"""Of licences in metadata that is older than SPDX's identifiers."""
+"""SPDX identifiers of licences that older metadata names otherwise."""
 
 
 def installed(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> Iterator[str]:
-    """The packages that ``name`` needs here, and those that they need."""
+    """Yields the installed packages that ``name`` needs, and those that they need."""
     for each in map(Requirement, requires(name) or ()):
         needed = canonicalize_name(each.name), frozenset(each.extras)
         is_for_us = each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras or ("",))

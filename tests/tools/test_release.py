@@ -1,4 +1,4 @@
-"""A release is the same bytes from every clone, and only from a tag that is one."""
+"""Releases: identical bytes from every clone, and only from a tag of the checked-out commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOOL = """#!/bin/sh
 printf '{"components": [{"name": "pyspark", "version": "%s", "description": "line 3"}]}' "$(
   sed -n 's/^pyspark==\\([^ ]*\\).*/\\1/p' requirements/image.txt)"
 """
-"""Says of the lock what cyclonedx-py says."""
+"""A program that describes the lock as cyclonedx-py does."""
 
 
 def git(repository: Path, *arguments: str) -> None:
@@ -41,7 +41,7 @@ def clone(directory: Path, of: Path = REPOSITORY) -> Path:
 
 @pytest.fixture(scope="module")
 def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone whose last commit is a release, with the files as they are here."""
+    """Returns a clone whose last commit is a release, with the files of this working tree."""
     repository = clone(tmp_path_factory.mktemp("release") / "tagged")
     changed = subprocess.run(["git", "-C", str(REPOSITORY), "diff", "--binary", "HEAD"], check=True, capture_output=True).stdout
     if changed:
@@ -67,7 +67,7 @@ def run(repository: Path, tag: str = TAG, tool: Path | None = None, **variables:
 
 @pytest.fixture(scope="module")
 def released(tagged: Path) -> list[Path]:
-    """The directories of files that two clones made, on machines with other habits."""
+    """Returns the directories of the files that two clones made, with different paths, umasks and time zones."""
     directories = []
     for name, mask, zone in (("here", 0o022, "UTC"), ("a longer name/elsewhere", 0o077, "Pacific/Chatham")):
         before = os.umask(mask)

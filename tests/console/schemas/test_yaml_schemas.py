@@ -37,7 +37,7 @@ from tests.source_code import REPOSITORY
 EXAMPLE = REPOSITORY / "config.example.yaml"
 MODELINE = re.compile(r"^# yaml-language-server: \$schema=(\S+)$", re.MULTILINE)
 OF_OTHERS = {"rule_files", "scrape_configs", "image"}
-"""First keys of files of other programs, and of the chart's values, which have a schema of their own."""
+"""First keys of other programs' files, and of the chart's values, which have a separate schema."""
 
 PIPELINE = "query: SELECT 1 AS id\ntarget: a.b\nkey: [id]\n"
 SETTINGS = tuple(settings for readers in READERS for settings in readers)
@@ -49,7 +49,7 @@ def validator(kind: str) -> jsonschema_rs.Validator:
 
 
 def content(text: str) -> dict[str, Any]:
-    """As an editor reads it: a scalar without quotes is a number or a truth where JSON has it so."""
+    """Returns the file as an editor reads it: an unquoted scalar is a number or a boolean if JSON reads it as one."""
     root, _ = open_document("file.yaml", "rules file", text)
     return {key: root.typed(key) for key in root.keys()}  # noqa: SIM118  no dict
 
@@ -89,7 +89,7 @@ def test_the_example_fits_its_schema_also_with_each_key_that_it_has_in_a_comment
 
 
 def _written(option: Option, text: str) -> str:
-    """Texts in quotes, since some begin with a sign of YAML."""
+    """Returns a line of the file; texts are quoted, because some begin with a special character of YAML."""
     if option.kind is Kind.PAIRS:
         key, _, value = text.partition("=")
         return f"{option.name}: {{{json.dumps(key)}: {json.dumps(value)}}}\n"
@@ -117,10 +117,12 @@ def test_the_schema_refuses_a_value_outside_an_options_bounds_and_choices() -> N
             assert not taken.is_valid(int(option.minimum) - 1), option.name
         if option.kind in (Kind.NUMBER, Kind.SIZE, Kind.DURATION, Kind.SWITCH):
             assert not taken.is_valid("neither"), option.name
+        if option.kind is Kind.DURATION:
+            assert (taken.is_valid("7d1h"), taken.is_valid("1h7d"), taken.is_valid("")) == (True, False, False), option.name
 
 
 def _documented() -> Iterator[tuple[str, str, str]]:
-    """Where an example is, its kind, and its text."""
+    """Yields the place, the kind and the text of each example."""
     for path in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))):
         for number, block in enumerate(re.findall(r"^ *```ya?ml\n(.*?)^ *```$", path.read_text(), re.MULTILINE | re.DOTALL), 1):
             text = dedent(block)
@@ -166,7 +168,7 @@ READ: dict[str, tuple[ModuleType, Callable[[str], object]]] = {
     "pipeline": (pipelines, lambda text: parse_pipeline("the request", text, "films")),
     "config": (configuration, _load_config),
 }
-"""Kind → the fuzz target that has inputs for its reader, and the reader."""
+"""The fuzz target with inputs for a reader, and the reader, by the kind of file."""
 
 
 @pytest.mark.parametrize("kind", READ)
@@ -213,6 +215,7 @@ MAPPING = "tables: {users: {columns: {note: {type: text}}}}"
         ("pipeline", PIPELINE, "key: [id]", "key: [id]\ndeletes: {column: a, reconcile: 24h}"),
         ("pipeline", PIPELINE, "key: [id]", "key: [id]\nsteps: [{sql: SELECT, python: 'a:b'}]"),
         ("pipeline", PIPELINE, "key: [id]", "key: [id]\nretries: often"),
+        ("pipeline", PIPELINE, "key: [id]", "key: [id]\nstatement-timeout: 30s1m"),
         ("places", PLACES, "kind: postgres", "kind: postgre"),
         ("places", PLACES, "[a.b]", "[]"),
         ("places", PLACES, "sinks", "sink"),
